@@ -1,0 +1,1 @@
+"""Images to embeddings: preprocessing, vision towers and placeholder expansion. Imports only `pools.specs` of ours."""

@@ -1,0 +1,1 @@
+"""The bundled tiny model: its drawn world, its digits, its training and its evaluation."""
