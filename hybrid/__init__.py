@@ -1,0 +1,38 @@
+"""The package: what a program imports to generate text.
+
+Knows names only. They are loaded when they are first used, so that `import hybrid`, the pools, the scheduler and the
+planner start without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .llm import LLM
+    from .outputs import CompletionOutput, Logprob, RequestOutput
+    from .sampling_params import SamplingParams
+
+__version__ = "0.1.0"
+
+__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "__version__"]
+
+_MODULE_OF = {
+    "LLM": ".llm",
+    "CompletionOutput": ".outputs",
+    "Logprob": ".outputs",
+    "RequestOutput": ".outputs",
+    "SamplingParams": ".sampling_params",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import the module of an exported name when the name is first asked for (PEP 562)."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_MODULE_OF[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,38 @@
+"""The command line: `hybrid COMMAND`.
+
+Each command lives in a file of this folder and is added to `app`. Nothing here imports torch: a command does so when
+it runs, so that `hybrid --help` and `hybrid plan` answer at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from hybrid import __version__
+
+app = typer.Typer(
+    name="hybrid",
+    help="Serve hybrid language models: six memory pools, one atomic admission.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hybrid {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Options that come before the command."""
+
+
+def main() -> None:
+    """Entry point of the `hybrid` script."""
+    app()
