@@ -1,0 +1,320 @@
+"""Trains the bundled tiny model on drawn scenes and real digits: `python -m examples.train_tiny`.
+
+About 40 minutes on two CPU cores. Seeded; what batch number n contains depends on the seed and n alone, so a run that
+was stopped goes on with `--resume`. Pictures and questions are made as they are needed, so nearly every one is new, and
+the accuracy in the progress bar is that of unseen examples (digits excepted).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import time
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from tqdm import tqdm
+
+from hybrid.encoders.preprocess import preprocess
+from hybrid.models.native_config import NativeConfig, NativeLayer, NativeVisionConfig
+from hybrid.models.reference import Mamba2, NativeReference
+
+from .conversations import (
+    CHAT_TEMPLATE,
+    END,
+    IMAGE,
+    PAD,
+    SPECIAL_TOKENS,
+    START,
+    Answer,
+    Encoder,
+    random_conversation,
+    special_id,
+)
+from .digits_data import Digits, load_split
+
+VOCAB_SIZE = 1024
+BATCHES_PER_POOL = 8  # conversations of so many batches are sorted by length together, so that little is padding
+Row = tuple[list[int], list[Answer], list[Image.Image]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Token ids [B, T] padded on the right, pictures [n, 3, S, S], and where answers are predicted.
+
+    `positions` [A] index the flattened [B * T] tokens *before* each answer token, `targets` [A] are those tokens,
+    `owners` [A] say to which entry of `kinds` (one per answer) a token belongs.
+    """
+
+    token_ids: Tensor
+    pixel_values: Tensor
+    positions: Tensor
+    targets: Tensor
+    owners: Tensor
+    kinds: tuple[str, ...]
+
+
+def main() -> None:
+    """Parse the command line, train, and write the checkpoint folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("models/checkpoints/tiny"), help="checkpoint folder to write")
+    parser.add_argument("--state", type=Path, default=Path("build/train_tiny.pt"), help="training state for --resume")
+    parser.add_argument("--resume", action="store_true", help="go on from the training state")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=4200)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="finish the schedule within this training time")
+    parser.add_argument("--batch-size", type=int, default=16, help="conversations per step")
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--save-every", type=int, default=250, help="steps between training states")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    train(args)
+
+
+def train(args: argparse.Namespace) -> None:
+    """The run: tokenizer, model, schedule, loop; writes `args.out` and `args.state`."""
+    # 1. the tokenizer and the model, seeded
+    digits, _ = load_split()
+    tokenizer = train_tokenizer(args.seed)
+    config = tiny_config(tokenizer)
+    assert config.vision_config is not None
+    encoder = Encoder(tokenizer, config.vision_config.num_image_tokens)
+    model = initialise(NativeReference(config), args.seed)
+    model.set_scan_form("quadratic")
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, betas=(0.9, 0.98), fused=True)
+
+    # 2. where an earlier run stopped
+    step, seconds = 0, 0.0
+    if args.resume:
+        state = torch.load(args.state, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step, seconds = state["step"], state["seconds"]
+
+    # 3. the loop
+    recent: dict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=400))
+    losses: deque[float] = deque(maxlen=50)
+    pool: list[Batch] = []
+    bar = tqdm(total=args.steps, initial=step, desc="training", unit="step", mininterval=5)
+    started = time.monotonic() - seconds
+    while step < args.steps:
+        progress = max(step / args.steps, (time.monotonic() - started) / 60 / args.minutes)
+        if progress >= 1:
+            break
+        if not pool or step % BATCHES_PER_POOL == 0:
+            pool = make_pool(args.seed, step // BATCHES_PER_POOL, args.batch_size, encoder, config, digits)
+        for group in optimizer.param_groups:
+            group["lr"] = args.learning_rate * schedule(step, progress)
+        loss, correct, kinds = train_step(model, optimizer, pool[step % BATCHES_PER_POOL])
+        losses.append(loss)
+        for kind, right in zip(kinds, correct, strict=True):
+            recent[kind].append(right)
+        step += 1
+        seconds = time.monotonic() - started
+        bar.update()
+        bar.set_postfix_str(f"loss {np.mean(losses):.3f}, {overall(recent):.1%} of the answers right", refresh=False)
+        if step % args.save_every == 0:
+            bar.write(f"step {step}, {seconds:.0f} s, loss {np.mean(losses):.4f}: {by_kind(recent)}")
+            save_state(args.state, model, optimizer, step, seconds)
+    bar.close()
+    save_checkpoint(args.out, model, tokenizer)
+    print(f"{step} steps in {seconds / 60:.1f} minutes ({time.process_time() / 60:.1f} CPU minutes), {by_kind(recent)}")
+
+
+def train_step(
+    model: NativeReference, optimizer: torch.optim.Optimizer, batch: Batch
+) -> tuple[float, list[bool], tuple[str, ...]]:
+    """One update. Returns the mean loss of the answer tokens, and for each answer whether all of it was right."""
+    hidden = model.decode(model.embed(batch.token_ids, model.vision(batch.pixel_values)))
+    logits = model.head(hidden.flatten(0, 1)[batch.positions])  # [A, V]
+    loss = F.cross_entropy(logits, batch.targets)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    wrong = torch.zeros(len(batch.kinds)).index_add_(0, batch.owners, (logits.argmax(-1) != batch.targets).float())
+    return float(loss.detach()), (wrong == 0).tolist(), batch.kinds
+
+
+def schedule(step: int, progress: float) -> float:
+    """Factor of the learning rate: linear warm-up over 150 steps, then a cosine down to nothing."""
+    return min(1.0, (step + 1) / 150) * (0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
+
+
+def make_pool(
+    seed: int, index: int, batch_size: int, encoder: Encoder, config: NativeConfig, digits: Digits
+) -> list[Batch]:
+    """The batches of one pool in random order, each of conversations of about one length."""
+    rng = random.Random(seed * 10**7 + index)
+    conversations = [random_conversation(rng, digits) for _ in range(BATCHES_PER_POOL * batch_size)]
+    rows: list[Row] = sorted(((*encoder.encode(c), c.pictures()) for c in conversations), key=lambda row: len(row[0]))
+    pool = [collate(rows[i : i + batch_size], config) for i in range(0, len(rows), batch_size)]
+    rng.shuffle(pool)
+    return pool
+
+
+def collate(rows: list[Row], config: NativeConfig) -> Batch:
+    """Rows of (token ids, answers, pictures) as one padded batch."""
+    assert config.vision_config is not None
+    width = max(len(ids) for ids, _, _ in rows)
+    token_ids = np.full((len(rows), width), config.pad_token_id, dtype=np.int64)
+    positions: list[int] = []
+    targets: list[int] = []
+    owners: list[int] = []
+    kinds: list[str] = []
+    pictures: list[NDArray[np.float32]] = []
+    for row, (ids, answers, images) in enumerate(rows):
+        token_ids[row, : len(ids)] = ids
+        pictures += [preprocess(image, config.vision_config.image_size) for image in images]
+        for answer in answers:
+            span = range(answer.start, answer.end)
+            positions += [row * width + t - 1 for t in span]
+            targets += [ids[t] for t in span]
+            owners += [len(kinds)] * len(span)
+            kinds.append(answer.kind)
+    side = config.vision_config.image_size
+    pixels = np.stack(pictures) if pictures else np.zeros((0, 3, side, side), dtype=np.float32)
+    return Batch(
+        torch.from_numpy(token_ids),
+        torch.from_numpy(pixels),
+        torch.tensor(positions),
+        torch.tensor(targets),
+        torch.tensor(owners),
+        tuple(kinds),
+    )
+
+
+def tiny_config(tokenizer: Tokenizer) -> NativeConfig:
+    """The bundled model: all three mixers, two layers without MLP, a window shorter than a conversation."""
+    layers = ("mamba2+", "sliding", "mamba2", "full+", "mamba2+", "sliding", "full+")
+    return NativeConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=192,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        max_position_embeddings=2048,
+        rope_theta=10000.0,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=32,
+        sliding_window=24,
+        intermediate_size=320,
+        mamba_num_heads=8,
+        mamba_head_dim=32,
+        mamba_state_size=32,
+        mamba_n_groups=2,
+        mamba_conv_kernel=4,
+        layers=tuple(NativeLayer.from_dict({"mixer": x.rstrip("+"), "mlp": x[-1] == "+"}, x) for x in layers),
+        bos_token_id=None,
+        eos_token_id=special_id(tokenizer, END),
+        pad_token_id=special_id(tokenizer, PAD),
+        image_token_id=special_id(tokenizer, IMAGE),
+        torch_dtype="float32",
+        vision_config=NativeVisionConfig(
+            image_size=64,
+            patch_size=8,
+            merge_size=2,
+            hidden_size=128,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            intermediate_size=256,
+            layer_norm_eps=1e-6,
+        ),
+    )
+
+
+def initialise(model: NativeReference, seed: int) -> NativeReference:
+    """Mutates and returns the model: seeded weights; Mamba-2 time steps log-uniform, decay rates 1 to 16."""
+    torch.manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.Conv1d | torch.nn.Conv2d):
+            module.reset_parameters()
+    torch.nn.init.normal_(model.embed_tokens.weight, std=0.05)
+    torch.nn.init.normal_(model.vision.pos_embed, std=0.1)
+    for module in model.modules():
+        if isinstance(module, Mamba2):
+            low, high = math.log(0.003), math.log(0.3)
+            steps = torch.exp(torch.rand(module.num_heads) * (high - low) + low)
+            module.dt_bias.data = steps + torch.log(-torch.expm1(-steps))  # the inverse of softplus
+            module.A_log.data = torch.log(torch.rand(module.num_heads) * 15 + 1)
+    return model
+
+
+def train_tokenizer(seed: int, num_conversations: int = 6000) -> Tokenizer:
+    """A byte-level BPE over the text of generated conversations; any text round-trips."""
+    digits, _ = load_split()
+    rng = random.Random(seed)
+    texts: list[str] = ["system\n", "user\n", "assistant\n", "\n"] * 1000
+    for _ in range(num_conversations):
+        conversation = random_conversation(rng, digits)
+        texts += [conversation.system or "", *(t.question for t in conversation.turns)]
+        texts += [t.answer for t in conversation.turns]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def save_checkpoint(folder: Path, model: NativeReference, tokenizer: Tokenizer) -> None:
+    """Write the whole checkpoint folder: configuration, weights, tokenizer with chat template, generation defaults."""
+    model.save(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = model.config
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_position_embeddings,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": END,
+        "pad_token": PAD,
+        "image_token": IMAGE,
+        "additional_special_tokens": [START, IMAGE],
+        "chat_template": CHAT_TEMPLATE,
+    }
+    generation = {"do_sample": False, "eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id}
+    for name, content in (("tokenizer_config.json", tokenizer_config), ("generation_config.json", generation)):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def save_state(path: Path, model: NativeReference, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> None:
+    """Write what `--resume` needs; the file is replaced whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "seconds": seconds}
+    torch.save(state, part)
+    part.replace(path)
+
+
+def overall(recent: dict[str, deque[bool]]) -> float:
+    """Share of right answers among the recent ones."""
+    return sum(map(sum, recent.values())) / max(1, sum(map(len, recent.values())))
+
+
+def by_kind(recent: dict[str, deque[bool]]) -> str:
+    """The same, for every kind of question."""
+    parts = (f"{kind} {sum(right) / len(right):.2f}" for kind, right in sorted(recent.items()))
+    return f"{overall(recent):.3f} ({', '.join(parts)})"
+
+
+if __name__ == "__main__":
+    main()
