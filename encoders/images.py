@@ -1,0 +1,124 @@
+"""Images as users send them -> RGB pictures that are safe to preprocess, and the hash under which they are cached.
+
+Knows Pillow and numpy. A picture is either read right or refused in one ValueError sentence.
+"""
+
+from hashlib import blake2b
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from .preprocess import preprocess, to_rgb
+
+MAX_PIXELS = 64_000_000  # refused before decoding: 8,000 x 8,000
+MAX_SIDE = 65_500
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
+ImageSource = str | Path | bytes | Image.Image | NDArray[np.generic]
+
+
+def load_image(source: ImageSource) -> Image.Image:
+    """An RGB picture, upright (EXIF), the first frame of an animation, transparency over white.
+
+    source: a path, an encoded file's bytes, a Pillow image, or an array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] of
+    uint8, uint16 (full range) or floats in [0, 1]. Raises ValueError for what is no picture, is truncated, has no
+    pixels, or has more than MAX_PIXELS.
+    """
+    if isinstance(source, np.ndarray):
+        image, name = _from_array(source), "the array"
+    elif isinstance(source, Image.Image):
+        image, name = source, "the image"
+    elif isinstance(source, bytes | bytearray):
+        image, name = _open(BytesIO(source), "the image data"), "the image data"
+    elif isinstance(source, str | Path):
+        name = f"{str(source)!r}"
+        image = _open(Path(source), name)
+    else:
+        raise ValueError(f"an image must be a path, bytes, a Pillow image or an array, not {type(source).__name__}")
+    _check_size(image, name)
+    try:
+        image.seek(0)  # also after a caller looked at later frames
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        return to_rgb(_to_8_bit(upright))
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, MemoryError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{name} cannot be decoded: {error}") from None
+
+
+def mm_hash(pixel_values: NDArray[np.float32]) -> str:
+    """Content hash of preprocessed pixel values [3, S, S]: pictures with equal pixels share their embeddings."""
+    digest = blake2b(repr(pixel_values.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(pixel_values, dtype=np.float32).tobytes())
+    return digest.hexdigest()
+
+
+def image_hash(image: Image.Image, size: int) -> str:
+    """`mm_hash` of a picture preprocessed for a tower of `size` x `size` pixels."""
+    return mm_hash(preprocess(image, size))
+
+
+def _open(file: BytesIO | Path, name: str) -> Image.Image:
+    """Read the header only."""
+    try:
+        return Image.open(file, formats=FORMATS)
+    except FileNotFoundError:
+        raise ValueError(f"{name} does not exist") from None
+    except UnidentifiedImageError:
+        raise ValueError(f"{name} is not an image in a supported format ({', '.join(FORMATS)})") from None
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{name} has too many pixels: {error}") from None
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError) as error:
+        raise ValueError(f"{name} cannot be opened as an image: {error}") from None
+
+
+def _check_size(image: Image.Image, name: str) -> None:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise ValueError(f"{name} is empty: {width} x {height} pixels")
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        raise ValueError(
+            f"{name} has {width} x {height} pixels; at most {MAX_PIXELS:,} pixels and {MAX_SIDE:,} per side are read"
+        )
+
+
+def _to_8_bit(image: Image.Image) -> Image.Image:
+    """Pictures of 16-bit, 32-bit and float samples scaled to 8 bits; Pillow itself would clip them to white."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image).astype(np.uint32) * 255 // 65535).astype(np.uint8))
+    if image.mode == "I":  # 16-bit samples in 32, as Pillow opens some PNG and TIFF files
+        values = np.asarray(image).clip(0, 65535).astype(np.uint32)
+        return Image.fromarray((values * 255 // 65535 if values.max() > 255 else values).astype(np.uint8))
+    if image.mode == "F":
+        return Image.fromarray(_floats_to_8_bit(np.asarray(image)))
+    return image
+
+
+def _floats_to_8_bit(values: NDArray[Any]) -> NDArray[np.uint8]:
+    if not np.isfinite(values).all():
+        raise ValueError("some values are NaN or infinite")
+    if values.min() < 0 or values.max() > 1:
+        raise ValueError(f"float values must lie in [0, 1], got {values.min():g} .. {values.max():g}")
+    return (values * 255 + 0.5).astype(np.uint8)
+
+
+def _from_array(array: NDArray[np.generic]) -> Image.Image:
+    shape = array.shape
+    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)):
+        raise ValueError(f"an image array must be [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], not {list(shape)}")
+    if 0 in shape:
+        raise ValueError(f"the array is empty: {list(shape)}")
+    if len(shape) == 3 and shape[2] == 1:
+        array = array[:, :, 0]
+    if array.dtype == np.uint8:
+        values = array
+    elif array.dtype == np.uint16:
+        values = (array.astype(np.uint32) * 255 // 65535).astype(np.uint8)
+    elif array.dtype.kind == "f":
+        values = _floats_to_8_bit(array)
+    else:
+        raise ValueError(f"an image array must be uint8, uint16 or floats in [0, 1], not {array.dtype}")
+    return Image.fromarray(np.ascontiguousarray(values))

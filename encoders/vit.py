@@ -1,0 +1,121 @@
+"""VisionTower: the native vision tower for inference, pictures -> image tokens, several pictures per call.
+
+A pre-LN ViT (Dosovitskiy et al. 2021), then patches merged by neighbourhood and a two-layer projector. Built from
+named tensors; knows neither files nor models.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+
+class VisionSizes(Protocol):
+    """What the tower reads of a vision configuration (`vision_config` of config.json)."""
+
+    @property
+    def image_size(self) -> int: ...
+    @property
+    def patch_size(self) -> int: ...
+    @property
+    def merge_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def num_hidden_layers(self) -> int: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def layer_norm_eps(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Affine:
+    """A weight and its bias: a linear layer [out, in] or a LayerNorm [size]."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+    def linear(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def norm(self, x: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    norm1: _Affine
+    qkv: _Affine
+    proj: _Affine
+    norm2: _Affine
+    fc1: _Affine
+    fc2: _Affine
+
+
+class VisionTower:
+    """Call it: pixel values [n, 3, S, S] in [-1, 1] -> [n, num_image_tokens, decoder hidden size].
+
+    `tensors` are named as in the checkpoint without the prefix `vision.`. KeyError for a missing one: whoever reads
+    checkpoints checks them first.
+    """
+
+    def __init__(
+        self, sizes: VisionSizes, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        def get(name: str) -> torch.Tensor:
+            return tensors[name].to(device=device, dtype=dtype)
+
+        def affine(name: str) -> _Affine:
+            return _Affine(get(f"{name}.weight"), get(f"{name}.bias"))
+
+        self.sizes = sizes
+        self.dtype = dtype
+        patch = affine("patch_embed")
+        self._patch = _Affine(patch.weight.flatten(1), patch.bias)  # [hidden, 3 * patch_size ** 2]
+        self._positions = get("pos_embed")
+        self._blocks = tuple(
+            _Block(
+                norm1=affine(f"blocks.{index}.norm1"),
+                qkv=affine(f"blocks.{index}.attn.qkv"),
+                proj=affine(f"blocks.{index}.attn.proj"),
+                norm2=affine(f"blocks.{index}.norm2"),
+                fc1=affine(f"blocks.{index}.mlp.fc1"),
+                fc2=affine(f"blocks.{index}.mlp.fc2"),
+            )
+            for index in range(sizes.num_hidden_layers)
+        )
+        self._norm = affine("norm")
+        self._fc1, self._fc2 = affine("projector.fc1"), affine("projector.fc2")
+
+    def __call__(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        sizes = self.sizes
+        side = sizes.image_size
+        if pixel_values.shape[1:] != (3, side, side):
+            raise ValueError(f"pixel values have shape {list(pixel_values.shape)}, expected [n, 3, {side}, {side}]")
+        count, grid, patch = pixel_values.shape[0], side // sizes.patch_size, sizes.patch_size
+        # 1. patches, row-major, each flattened as the convolution's kernel is
+        pixels = pixel_values.to(self.dtype).view(count, 3, grid, patch, grid, patch)
+        patches = pixels.permute(0, 2, 4, 1, 3, 5).reshape(count, grid * grid, -1)
+        x = self._patch.linear(patches) + self._positions
+        # 2. transformer
+        for block in self._blocks:
+            x = x + self._attention(block, block.norm1.norm(x, sizes.layer_norm_eps))
+            hidden = F.gelu(block.fc1.linear(block.norm2.norm(x, sizes.layer_norm_eps)))
+            x = x + block.fc2.linear(hidden)
+        x = self._norm.norm(x, sizes.layer_norm_eps)
+        # 3. merge neighbourhoods, row-major inside and outside, and project
+        merge = sizes.merge_size
+        cells = grid // merge
+        x = x.view(count, cells, merge, cells, merge, -1).transpose(2, 3).reshape(count, cells * cells, -1)
+        return self._fc2.linear(F.gelu(self._fc1.linear(x)))
+
+    def _attention(self, block: _Block, x: torch.Tensor) -> torch.Tensor:
+        """Every patch sees every patch. [n, patches, hidden]."""
+        count, patches, hidden = x.shape
+        heads = self.sizes.num_attention_heads
+        query, key, value = block.qkv.linear(x).view(count, patches, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(query, key, value)
+        return block.proj.linear(attended.transpose(1, 2).reshape(count, patches, hidden))

@@ -1,0 +1,120 @@
+"""Batch: a StepPlan and the row mirror as the tensors of one forward pass. No loop over decode rows.
+
+The model wants rows with one token first; the batch is ordered so, and `logit_*` lead back to the plan's order.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hybrid.models.context import BlockTables, ForwardContext, ImageTokens, Snapshots
+
+from ..scheduler.plan import Ints, StepPlan
+from .caches import Caches
+from .row_mirror import RowMirror
+from .sizes import RunnerSizes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The model's context, and which hidden states become logits.
+
+    Logit row k belongs to sampling row logit_owner[k] (plan order) and decides the token at logit_positions[k] of row
+    logit_rows[k]. A row with d drafts has 1 + d logit rows, one after the other.
+    """
+
+    context: ForwardContext
+    logit_tokens: torch.Tensor  # [num_logits] int64 into the flat batch
+    logit_rows: Ints  # [num_logits]
+    logit_positions: Ints  # [num_logits]
+    logit_owner: Ints  # [num_logits]
+
+
+def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: RunnerSizes, device: torch.device) -> Batch:
+    """Pure: reads the mirror after the plan's deltas were applied."""
+    # 1. order: decode rows first, otherwise as planned
+    longer = plan.num_scheduled_tokens > 1
+    order = np.argsort(longer, kind="stable")
+    rows = plan.rows[order]
+    computed = plan.num_computed_tokens[order]
+    scheduled = plan.num_scheduled_tokens[order]
+    starts = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(scheduled, out=starts[1:])
+    # 2. tokens
+    owner = np.repeat(np.arange(len(rows)), scheduled)
+    positions = np.arange(starts[-1]) + (computed - starts[:-1])[owner]
+    token_rows = rows[owner]
+    token_ids = mirror.token_ids[token_rows, positions].astype(np.int64)
+    # 3. where they live
+    size = sizes.block_size
+    width = int((computed + scheduled - 1).max()) // size + 1
+    logical, offset = np.divmod(positions, size)
+
+    def tables(table: Ints, num_blocks: int) -> BlockTables:
+        blocks = table[token_rows, logical]
+        assert ((blocks >= 0) & (blocks < num_blocks)).all(), "a block id outside the pool"
+        slots = torch.from_numpy(blocks * size + offset).to(device)
+        return BlockTables(table[rows, :width], slots, size)
+
+    context = ForwardContext(
+        token_ids=torch.from_numpy(token_ids).to(device),
+        positions=torch.from_numpy(positions).to(device),
+        query_start_loc=starts,
+        num_computed_tokens=computed,
+        num_decodes=int(len(rows) - longer.sum()),
+        state_slots=mirror.state_slot[rows],
+        full=tables(mirror.full_table, sizes.num_full_blocks) if caches.has_full else None,
+        window=tables(mirror.window_table, sizes.num_window_blocks) if caches.has_window else None,
+        snapshots=_snapshots(plan, rows, computed),
+        images=_images(plan, rows, computed, starts, caches, device),
+        caches=caches.layers,
+    )
+    # 4. what is sampled, in the plan's order
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))  # plan index -> batch index
+    sampling = np.flatnonzero(plan.samples)
+    counts = 1 + plan.num_draft_tokens[sampling]
+    logit_owner = np.repeat(np.arange(len(sampling)), counts)
+    behind = (np.cumsum(counts) - 1)[logit_owner] - np.arange(len(logit_owner))  # tokens after it in its row
+    last = starts[place[sampling] + 1] - 1
+    ends = (plan.num_computed_tokens + plan.num_scheduled_tokens)[sampling]
+    return Batch(
+        context=context,
+        logit_tokens=torch.from_numpy(last[logit_owner] - behind).to(device),
+        logit_rows=plan.rows[sampling][logit_owner],
+        logit_positions=ends[logit_owner] - behind,
+        logit_owner=logit_owner,
+    )
+
+
+def _batch_index(rows: Ints, wanted: Ints) -> Ints:
+    """Index into the batch of each wanted row; every row appears once in a batch."""
+    by_row = np.argsort(rows)
+    index = by_row[np.searchsorted(rows[by_row], wanted)]
+    assert (rows[index] == wanted).all(), "the plan names a row that it does not schedule"
+    return index
+
+
+def _snapshots(plan: StepPlan, rows: Ints, computed: Ints) -> Snapshots:
+    if not plan.snapshots:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Snapshots(nothing, nothing, nothing)
+    index = _batch_index(rows, np.array([snapshot.row for snapshot in plan.snapshots], dtype=np.int64))
+    position = np.array([snapshot.position for snapshot in plan.snapshots], dtype=np.int64)
+    slots = np.array([snapshot.slot for snapshot in plan.snapshots], dtype=np.int64)
+    return Snapshots(index, position - computed[index], slots)
+
+
+def _images(
+    plan: StepPlan, rows: Ints, computed: Ints, starts: Ints, caches: Caches, device: torch.device
+) -> ImageTokens | None:
+    if not plan.image_spans:
+        return None
+    assert caches.encoder is not None, "the plan brings image embeddings to a model that sees none"
+    spans = plan.image_spans
+    index = _batch_index(rows, np.array([span.row for span in spans], dtype=np.int64))
+    first = starts[index] + np.array([span.position for span in spans], dtype=np.int64) - computed[index]
+    tokens = np.concatenate([start + np.arange(len(span.slots)) for start, span in zip(first, spans)])
+    slots = np.concatenate([span.slots for span in spans])
+    return ImageTokens(torch.from_numpy(tokens).to(device), caches.encoder[torch.from_numpy(slots).to(device)])

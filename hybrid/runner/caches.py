@@ -1,0 +1,92 @@
+"""Caches: the tensors of the full-attention, window, state and encoder pools, allocated once.
+
+Knows specs and sizes; not who owns which block or slot. Content of former owners stays until it is overwritten.
+"""
+
+import torch
+
+from hybrid.models.context import AttentionCache, LayerCache, StateCache
+from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec
+
+from ..scheduler.plan import Ints
+from .sizes import RunnerSizes
+
+
+class Caches:
+    """layers[i] belongs to decoder layer i; `encoder` [encoder_tokens, hidden_size] where the model sees images."""
+
+    def __init__(self, spec: ModelSpec, sizes: RunnerSizes, device: torch.device) -> None:
+        kinds: list[LayerSpec] = []
+        for index, specs in enumerate(spec.layers):
+            if len(specs) != 1:
+                raise ValueError(f"layer {index} keeps {len(specs)} kinds of memory; the runner serves exactly one")
+            kinds.append(specs[0])
+        self.layers: tuple[LayerCache, ...] = tuple(_allocate(kind, sizes, device) for kind in kinds)
+        self._full: list[torch.Tensor] = []
+        self._window: list[torch.Tensor] = []
+        self._state: list[torch.Tensor] = []
+        for cache, kind in zip(self.layers, kinds):
+            if isinstance(cache, StateCache):
+                self._state += [cache.conv, cache.ssm]
+            elif isinstance(kind, FullAttentionSpec):
+                self._full.append(cache.kv)
+            else:
+                self._window.append(cache.kv)
+        self.encoder: torch.Tensor | None = None
+        if spec.encoder is not None:
+            self.encoder = torch.zeros(
+                sizes.encoder_tokens, spec.encoder.hidden_size, dtype=_dtype(spec.encoder.dtype), device=device
+            )
+
+    @property
+    def has_full(self) -> bool:
+        return bool(self._full)
+
+    @property
+    def has_window(self) -> bool:
+        return bool(self._window)
+
+    @property
+    def has_state(self) -> bool:
+        return bool(self._state)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Every pool tensor."""
+        return [*self._full, *self._window, *self._state, *([] if self.encoder is None else [self.encoder])]
+
+    def copy_full(self, pairs: Ints) -> None:
+        """Mutates: block pairs[i, 0] -> block pairs[i, 1] in every full-attention layer."""
+        _copy(self._full, pairs)
+
+    def copy_window(self, pairs: Ints) -> None:
+        """Mutates: block pairs[i, 0] -> block pairs[i, 1] in every sliding-window layer."""
+        _copy(self._window, pairs)
+
+    def copy_states(self, pairs: Ints) -> None:
+        """Mutates: slot pairs[i, 0] -> slot pairs[i, 1] in every recurrent layer."""
+        _copy(self._state, pairs)
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _allocate(spec: LayerSpec, sizes: RunnerSizes, device: torch.device) -> LayerCache:
+    if isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
+        blocks = sizes.num_full_blocks if isinstance(spec, FullAttentionSpec) else sizes.num_window_blocks
+        shape = (blocks + 1, sizes.block_size, 2, spec.num_kv_heads, spec.head_size)  # the last block stays zero
+        return AttentionCache(torch.zeros(shape, dtype=_dtype(spec.dtype), device=device))
+    return StateCache(
+        conv=torch.zeros(sizes.num_state_slots, *spec.conv_shape, dtype=_dtype(spec.conv_dtype), device=device),
+        ssm=torch.zeros(sizes.num_state_slots, *spec.ssm_shape, dtype=_dtype(spec.ssm_dtype), device=device),
+    )
+
+
+def _copy(tensors: list[torch.Tensor], pairs: Ints) -> None:
+    if len(pairs) == 0:
+        return
+    for tensor in tensors:
+        source, destination = torch.from_numpy(pairs.T.copy()).to(tensor.device)
+        tensor[destination] = tensor[source]

@@ -1,0 +1,225 @@
+"""ModelRunner: executes StepPlans. The only part that launches the model.
+
+Order of one step: new rows and deltas, copies, encoder, decoder with snapshots, sampling. A plan may run before the
+result of the one before was committed: what it needs of that result is in the row mirror.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybrid.models.context import ForwardContext
+from hybrid.pools.specs import ModelSpec
+
+from ..sampling_params import SamplingParams
+from ..scheduler.plan import Ints, StepPlan, StepResult
+from .batch import Batch, build_batch
+from .caches import Caches
+from .row_mirror import RowMirror
+from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
+from .sampling_columns import TokenBias, token_bias
+from .sizes import RunnerSizes
+
+Pixels = NDArray[np.float32]
+IMAGES_PER_CALL = 16  # bounds the encoder's activations
+
+
+class Decoder(Protocol):
+    """What the runner asks of a model."""
+
+    spec: ModelSpec
+    dtype: torch.dtype
+
+    @property
+    def max_positions(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def forward(self, context: ForwardContext) -> torch.Tensor: ...
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+
+
+class Encoder(Protocol):
+    """Pixel values [n, 3, S, S] -> embeddings [n, num_image_tokens, hidden_size]."""
+
+    def __call__(self, pixel_values: torch.Tensor) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOutput:
+    """What one plan gave. logprobs[j] belongs to sampling row j: one entry per new token, None where not asked for."""
+
+    result: StepResult
+    logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    params: SamplingParams
+    images: Mapping[str, Pixels]
+    bias: TokenBias
+    seed: int
+
+
+@dataclass(slots=True)
+class _Counters:
+    """What the runner has done so far, for logs and tests."""
+
+    steps: int = 0
+    tokens: int = 0
+    images: int = 0
+
+
+class ModelRunner:
+    """One model on one device, its pool tensors and row tables, all allocated here and never again.
+
+    Raises ValueError for sizes that the model cannot serve. `seed` is mixed into the seed of every request.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        sizes: RunnerSizes,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        encoder: Encoder | None = None,
+    ) -> None:
+        if sizes.max_model_len > model.max_positions:
+            raise ValueError(f"max_model_len {sizes.max_model_len} exceeds the model's {model.max_positions} positions")
+        if encoder is not None and model.spec.encoder is None:
+            raise ValueError("the model takes no images, but an encoder was given")
+        self.sizes = sizes
+        self.device = torch.device(device)
+        self.caches = Caches(model.spec, sizes, self.device)
+        self.counters = _Counters()
+        self._model = model
+        self._encoder = encoder
+        self._seed = seed
+        self._mirror = RowMirror(sizes)
+        self._requests: dict[str, _Request] = {}
+
+    def add_request(
+        self,
+        request_id: str,
+        params: SamplingParams,
+        images: Mapping[str, Pixels] | None = None,
+        eos_token_ids: Sequence[int] = (),
+        seed: int = 0,
+    ) -> None:
+        """Mutates: from now on plans may name this request. images: mm_hash -> pixel values [3, S, S].
+
+        Raises ValueError for a request id in use, images that nothing encodes, or token ids beyond the vocabulary.
+        """
+        if request_id in self._requests:
+            raise ValueError(f"request {request_id!r} exists already")
+        if images and self._encoder is None:
+            raise ValueError(f"request {request_id!r} brings images, but the model takes none")
+        bias = token_bias(params, eos_token_ids, self._model.vocab_size)
+        self._requests[request_id] = _Request(params, dict(images or {}), bias, seed ^ self._seed)
+
+    def remove_request(self, request_id: str) -> None:
+        """Mutates: forgets the request; plans may not bring it or its images in any more. Unknown ids: nothing."""
+        self._requests.pop(request_id, None)
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan, grammar: Mapping[int, NDArray[np.int32]] | None = None) -> RunnerOutput:
+        """Runs one plan. Mutates caches and mirror.
+
+        grammar: row id -> bitmask of allowed tokens [ceil(vocab_size / 32)], for every row with `needs_grammar`.
+        Raises NotImplementedError for drafts on a model with recurrent state, or together with a grammar;
+        FloatingPointError when logits are not finite.
+        """
+        mirror = self._mirror
+        if len(plan.draft_token_ids) and self.caches.has_state:
+            raise NotImplementedError("draft tokens cannot be verified on a model with recurrent state yet")
+        # 1. rows and deltas
+        for new in plan.new_rows:
+            request = self._requests[new.request_id]
+            mirror.start_row(new)
+            mirror.sampling.set(new.row, request.params, request.seed, request.bias)
+        mirror.apply_deltas(plan)
+        # 2. copies
+        self.caches.copy_full(plan.full_copies)
+        self.caches.copy_window(plan.window_copies)
+        self.caches.copy_states(plan.state_copies)
+        # 3. encoder
+        self._encode(plan)
+        # 4. decoder with snapshots
+        if len(plan.rows) == 0:
+            return self._output(plan, Sampled(np.zeros(0, dtype=np.int32), ()), np.zeros(0, dtype=np.int64))
+        batch = build_batch(plan, mirror, self.caches, self.sizes, self.device)
+        hidden = self._model.forward(batch.context)
+        # 5. sampling
+        sampled = Sampled(np.zeros(0, dtype=np.int32), ())
+        if len(batch.logit_rows):
+            logits = self._model.compute_logits(hidden[batch.logit_tokens])
+            mask = _grammar_mask(plan, batch, grammar)
+            sampled = sample(logits, batch.logit_rows, batch.logit_positions, mirror, mask)
+        self.counters.steps += 1
+        self.counters.tokens += plan.num_tokens
+        return self._output(plan, sampled, batch.logit_owner)
+
+    def _encode(self, plan: StepPlan) -> None:
+        """Mutates the encoder cache: embeddings of the plan's images, several per call."""
+        if not plan.encode:
+            return
+        assert self._encoder is not None and self.caches.encoder is not None, "the plan encodes images for no encoder"
+        for begin in range(0, len(plan.encode), IMAGES_PER_CALL):
+            images = plan.encode[begin : begin + IMAGES_PER_CALL]
+            pixels = np.stack([self._requests[image.request_id].images[image.mm_hash] for image in images])
+            embeddings = self._encoder(torch.from_numpy(pixels).to(self.device))
+            for image, tokens in zip(images, embeddings):
+                assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
+                slots = torch.from_numpy(image.slots).to(self.device)
+                self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
+        self.counters.images += len(plan.encode)
+
+    def _output(self, plan: StepPlan, sampled: Sampled, owner: Ints) -> RunnerOutput:
+        """Mutates the mirror: the sampled tokens are known to later plans."""
+        rows = plan.rows[plan.samples]
+        drafts = plan.num_draft_tokens[plan.samples]
+        tokens, taken = accept_drafts(sampled.token_ids, owner, plan.draft_token_ids, len(rows))
+        positions = (plan.num_computed_tokens + plan.num_scheduled_tokens)[plan.samples] - drafts
+        self._mirror.append(rows, positions, tokens, taken)
+        num_sampled = taken.sum(axis=1).astype(np.int64)
+        logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] = (None,) * len(rows)
+        if sampled.logprobs:
+            first = np.cumsum(1 + drafts) - (1 + drafts)
+            parts = [
+                sampled.logprobs[begin : begin + count] for begin, count in zip(first.tolist(), num_sampled.tolist())
+            ]
+            logprobs = tuple(_all_or_none(part) for part in parts)
+        result = StepResult(
+            step_id=plan.step_id,
+            sampled_token_ids=tokens,
+            num_sampled=num_sampled,
+            draft_token_ids=np.zeros((len(rows), 0), dtype=np.int32),
+            num_drafts=np.zeros(len(rows), dtype=np.int64),
+        )
+        return RunnerOutput(result, logprobs)
+
+
+def _all_or_none(entries: tuple[TokenLogprobs | None, ...]) -> tuple[TokenLogprobs, ...] | None:
+    present = tuple(entry for entry in entries if entry is not None)
+    assert len(present) in (0, len(entries))
+    return present or None
+
+
+def _grammar_mask(plan: StepPlan, batch: Batch, grammar: Mapping[int, NDArray[np.int32]] | None) -> GrammarMask | None:
+    """The masks of the plan's sampling rows that need one."""
+    needed = plan.needs_grammar & plan.samples
+    if not needed.any():
+        return None
+    if (plan.num_draft_tokens[needed] > 0).any():
+        raise NotImplementedError("draft tokens of a row with a grammar cannot be verified yet")
+    where = np.flatnonzero(plan.needs_grammar[plan.samples][batch.logit_owner])
+    masks = grammar or {}
+    missing = [int(row) for row in batch.logit_rows[where] if int(row) not in masks]
+    assert not missing, f"no grammar mask for rows {missing}"
+    return GrammarMask(where, np.stack([masks[int(row)] for row in batch.logit_rows[where]]))

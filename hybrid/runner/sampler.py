@@ -1,0 +1,148 @@
+"""Sampler: logits -> tokens, for all sampling rows at once.
+
+Order as in vLLM: grammar mask, (raw log-probabilities), logit bias and min_tokens, penalties, greedy choice or
+temperature, min-p, top-k, top-p, draw. A draw is the inverse of the cumulative distribution in vocabulary order at a
+uniform number that depends on seed and position only. Knows the row mirror; not plans, not the model.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..scheduler.plan import Bools, Ints, TokenIds
+from .draws import uniform
+from .penalties import apply_bitmask, apply_penalties, apply_token_bias
+from .row_mirror import RowMirror
+from .truncation import truncate
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position, of the model's own distribution (before bias, penalties and temperature).
+
+    `rank` counts from 1 and is 1 + the number of more likely tokens; `top_*` are the most likely tokens, best first.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_token_ids: TokenIds  # [n]
+    top_logprobs: NDArray[np.float32]  # [n]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Token k and, where its row asked, its log-probabilities belong to logit row k."""
+
+    token_ids: TokenIds  # [num_logits]
+    logprobs: tuple[TokenLogprobs | None, ...]  # [num_logits], or () when no row asked
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarMask:
+    """Allowed tokens of some logit rows: token t is bit t % 32 of word t // 32 (the layout of xgrammar)."""
+
+    logit_rows: Ints  # [n] index into the logit rows of the step
+    bitmask: NDArray[np.int32]  # [n, ceil(vocab_size / 32)]
+
+
+def sample(
+    logits: torch.Tensor, rows: Ints, positions: Ints, mirror: RowMirror, grammar: GrammarMask | None = None
+) -> Sampled:
+    """logits [n, vocab_size] float32 of rows `rows` for the token at `positions` -> n tokens. Mutates the logits.
+
+    Raises FloatingPointError when a row's logits hold NaN or +inf, or no token is allowed.
+    """
+    columns = mirror.sampling
+    if grammar is not None:
+        apply_bitmask(logits, grammar.logit_rows, grammar.bitmask)
+    if grammar is None and columns.plain[rows].all():
+        return Sampled(_greedy(logits, rows, mirror).numpy(force=True).astype(np.int32), ())
+    # 1. what is to be reported is the model's own view
+    wanted = np.flatnonzero(columns.wants_logprobs[rows])
+    raw = torch.log_softmax(logits[_index(wanted, logits)], dim=-1) if len(wanted) else None
+    # 2. change logits
+    if columns.special[rows].any():
+        apply_token_bias(logits, rows, positions, mirror)
+    penalised = np.flatnonzero(columns.penalised[rows])
+    if len(penalised):
+        index = _index(penalised, logits)
+        part = logits[index]
+        apply_penalties(part, rows[penalised], positions[penalised], mirror)
+        logits[index] = part
+    # 3. choose
+    tokens = _greedy(logits, rows, mirror)
+    drawn = np.flatnonzero(columns.temperature[rows] > 0)
+    if len(drawn):
+        tokens[_index(drawn, logits)] = _draw(logits[_index(drawn, logits)], rows[drawn], positions[drawn], mirror)
+    # 4. report
+    token_ids = tokens.numpy(force=True).astype(np.int32)
+    if raw is None:
+        return Sampled(token_ids, ())
+    return Sampled(token_ids, _report(raw, wanted, token_ids, columns.num_logprobs[rows]))
+
+
+def accept_drafts(token_ids: TokenIds, owner: Ints, draft_token_ids: TokenIds, num_rows: int) -> tuple[TokenIds, Bools]:
+    """Verification: of each row's sampled tokens, those up to and including the first that differs from its draft.
+
+    token_ids [num_logits] sampled at the row's positions, owner [num_logits] as in `Batch.logit_owner`. The sampled
+    token at a position replaces a rejected draft, so the output is distributed as without drafts.
+    Returns (tokens [num_rows, 1 + most drafts], taken, the same shape): row i's new tokens are tokens[i, taken[i]].
+    """
+    counts = np.bincount(owner, minlength=num_rows)
+    column = np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
+    tokens = np.zeros((num_rows, int(counts.max(initial=1))), dtype=np.int32)
+    tokens[owner, column] = token_ids
+    matches = np.zeros(tokens.shape, dtype=np.bool_)
+    verified = column < counts[owner] - 1  # the last sampled token of a row has no draft to match
+    matches[owner[verified], column[verified]] = token_ids[verified] == draft_token_ids
+    accepted = np.cumprod(matches, axis=1).sum(axis=1)
+    return tokens, np.arange(tokens.shape[1]) <= accepted[:, None]
+
+
+def _index(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(values).to(like.device)
+
+
+def _greedy(logits: torch.Tensor, rows: Ints, mirror: RowMirror) -> torch.Tensor:
+    """The most likely token of every row; equal logits: the lowest id."""
+    best, tokens = logits.max(dim=-1)
+    finite = torch.isfinite(best)
+    if not bool(finite.all()):
+        failed = int(rows[int((~finite).nonzero()[0, 0])])
+        raise FloatingPointError(f"request {mirror.request_ids[failed]!r} has logits that are not finite")
+    return tokens
+
+
+def _draw(logits: torch.Tensor, rows: Ints, positions: Ints, mirror: RowMirror) -> torch.Tensor:
+    """One token per row from softmax(logits / temperature), truncated."""
+    columns = mirror.sampling
+    logits = logits / _index(columns.temperature[rows], logits)[:, None]
+    top_k, top_p, min_p = columns.top_k[rows], columns.top_p[rows], columns.min_p[rows]
+    if top_k.any() or (top_p < 1).any() or min_p.any():
+        truncate(logits, _index(top_k, logits), _index(top_p, logits), _index(min_p, logits))
+    weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
+    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    draws = torch.from_numpy(uniform(columns.seed[rows], positions)).to(logits.device)[:, None]
+    return torch.searchsorted(sums, draws * sums[:, -1:], right=True)[:, 0]
+
+
+def _report(
+    raw: torch.Tensor, wanted: Ints, token_ids: TokenIds, num_logprobs: Ints
+) -> tuple[TokenLogprobs | None, ...]:
+    """raw [len(wanted), vocab_size] log-probabilities."""
+    chosen = _index(token_ids[wanted].astype(np.int64), raw)[:, None]
+    logprob = raw.gather(1, chosen)
+    rank = 1 + (raw > logprob).sum(dim=-1)
+    most = min(int(num_logprobs[wanted].max()), raw.shape[1])
+    top = raw.topk(most, dim=-1)
+    values, ids = top.values.numpy(force=True), top.indices.numpy(force=True).astype(np.int32)
+    entries: list[TokenLogprobs | None] = [None] * len(token_ids)
+    logprobs, ranks = logprob[:, 0].tolist(), rank.tolist()
+    for k, position in enumerate(wanted.tolist()):
+        n = int(num_logprobs[position])
+        entries[position] = TokenLogprobs(int(token_ids[position]), logprobs[k], ranks[k], ids[k, :n], values[k, :n])
+    return tuple(entries)

@@ -1,0 +1,43 @@
+"""Truncation: min-p, top-k and top-p as masks over logits, each a threshold on the logit, so ties stay together.
+
+A threshold, not a rank: the kept set does not depend on the order in which a sort leaves equal logits.
+"""
+
+import torch
+
+
+def truncate(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> None:
+    """Mutates logits [n, vocab_size] (temperature applied): tokens cut off become -inf; at least one stays.
+
+    top_k [n] int64 (0: all), top_p [n] and min_p [n] float32. Order as in vLLM: min-p, then top-k, then top-p of what
+    top-k left.
+    """
+    if bool((min_p > 0).any()):
+        floor = logits.amax(dim=-1, keepdim=True) + torch.log(min_p)[:, None]  # log 0 is -inf: keeps all
+        logits.masked_fill_(logits < floor, float("-inf"))
+    limited = (top_k > 0) & (top_k < logits.shape[1])
+    if bool(limited.any()):
+        kept = torch.where(limited, top_k, 1)
+        largest = logits.topk(int(kept.max()), dim=-1).values
+        kth = largest.gather(1, kept[:, None] - 1)
+        logits.masked_fill_((logits < kth) & limited[:, None], float("-inf"))
+    if bool((top_p < 1).any()):
+        logits.masked_fill_((logits < _top_p_threshold(logits, top_p)) & (top_p < 1)[:, None], float("-inf"))
+
+
+def _top_p_threshold(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """The smallest logit [n, 1] among the most likely tokens whose probabilities first sum to top_p.
+
+    The most likely few hundred nearly always reach top_p; only when some row's do not, the whole row is sorted.
+    """
+    normaliser = logits.logsumexp(dim=-1, keepdim=True)
+    size = logits.shape[1]
+    count = min(256, size)
+    while True:
+        ordered = logits.topk(count, dim=-1).values  # descending
+        sums = torch.exp(ordered - normaliser).cumsum(dim=-1, dtype=torch.float64)
+        if count == size or bool((sums[:, -1] >= top_p).logical_or(top_p >= 1).all()):
+            break
+        count = size
+    enough = (sums < top_p[:, None]).sum(dim=-1, keepdim=True).clamp(max=count - 1)
+    return ordered.gather(1, enough)

@@ -1,0 +1,98 @@
+"""ForwardContext: everything one forward pass over a mixed batch reads besides weights and hidden states.
+
+An explicit argument, never a global. Rows with exactly one token ("decode rows") come first, longer chunks after them,
+so that every operation splits its tokens with one slice. Numbers that steer control flow stay on the host as numpy
+arrays; an operation's `plan` uploads what its kernels need, once per step. This file knows neither requests nor pools.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCache:
+    """Keys and values of one layer in blocks: kv[block, offset, 0] is a key, kv[block, offset, 1] a value.
+
+    The last block is nobody's: it holds zeros for ever, and block-table entries past a row's end may point at it.
+    """
+
+    kv: torch.Tensor  # [num_blocks + 1, block_size, 2, num_kv_heads, head_size]
+
+    @property
+    def null_block(self) -> int:
+        return int(self.kv.shape[0]) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StateCache:
+    """Recurrent states of one layer by slot: the last kernel - 1 inputs of the convolution, and the SSM state."""
+
+    conv: torch.Tensor  # [num_slots, channels, kernel - 1]
+    ssm: torch.Tensor  # [num_slots, num_heads, head_dim, state_size], float32
+
+
+LayerCache = AttentionCache | StateCache
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTables:
+    """Where the batch's tokens live in the blocks of one pool (full attention, or sliding window)."""
+
+    table: Ints  # [num_rows, >= blocks of the longest row], logical block position // block_size -> block; host
+    slot_mapping: torch.Tensor  # [num_tokens] int64, block * block_size + offset; device
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """Recurrent states to copy while the batch runs: of batch row rows[i], after lengths[i] tokens of its chunk."""
+
+    rows: Ints  # [n] index into the batch
+    lengths: Ints  # [n] 1 .. number of the row's tokens in this batch
+    slots: Ints  # [n] destination
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTokens:
+    """Tokens of the batch that take an image embedding instead of their token embedding."""
+
+    indices: torch.Tensor  # [n] int64 into the flat batch
+    embeddings: torch.Tensor  # [n, hidden_size]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardContext:
+    """One mixed batch. Row i owns flat tokens query_start_loc[i] .. query_start_loc[i + 1] - 1.
+
+    Its first token stands at position num_computed_tokens[i]; 0 there means: start from nothing, whatever the row's
+    state slot holds. `full` and `window` are None where the model has no such layer. caches[i] belongs to layer i.
+    """
+
+    token_ids: torch.Tensor  # [num_tokens] int64
+    positions: torch.Tensor  # [num_tokens] int64
+    query_start_loc: Ints  # [num_rows + 1], host
+    num_computed_tokens: Ints  # [num_rows], host
+    num_decodes: int  # rows 0 .. num_decodes - 1 have one token each
+    state_slots: Ints  # [num_rows], host
+    full: BlockTables | None
+    window: BlockTables | None
+    snapshots: Snapshots
+    images: ImageTokens | None
+    caches: tuple[LayerCache, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.num_computed_tokens)
+
+    @property
+    def query_lens(self) -> Ints:  # [num_rows]
+        return np.diff(self.query_start_loc)
+
+    @property
+    def seq_lens(self) -> Ints:  # [num_rows], tokens once this batch has run
+        return self.num_computed_tokens + self.query_lens

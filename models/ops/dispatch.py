@@ -1,0 +1,89 @@
+"""The one place that chooses who computes attention and scans on a device.
+
+Contract of an implementation, after FlashInfer: `plan_*` once per step does everything that all layers share (index
+arithmetic, masks, uploads; any one layer's cache tells sizes and dtype) and returns a run object; calling it once per
+layer does the layer's work. Runs read caches and write them; they must treat cache content that no token of the row
+wrote (stale blocks, slots of former owners) as absent, also when it is NaN.
+"""
+
+from typing import Protocol
+
+import torch
+
+from ..context import AttentionCache, BlockTables, ForwardContext, StateCache
+from .attention import TorchAttention
+from .mamba import TorchMamba
+from .workspace import Workspace
+
+
+class AttentionRun(Protocol):
+    """One attention layer over the batch of the plan."""
+
+    def __call__(self, query: torch.Tensor, key_value: torch.Tensor, cache: AttentionCache) -> torch.Tensor:
+        """query [T, num_heads, head_size], key_value [T, 2, num_kv_heads, head_size] -> [T, num_heads, head_size].
+
+        Rotary is already applied. Writes key_value into the cache first, then attends. Scale is head_size ** -0.5.
+        """
+        ...
+
+
+class MambaRun(Protocol):
+    """One Mamba-2 layer's convolution and scan over the batch of the plan; call `conv`, then `scan`."""
+
+    def conv(self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, cache: StateCache) -> torch.Tensor:
+        """Causal depthwise convolution and silu: [T, channels] -> [T, channels]; advances cache.conv.
+
+        weight [channels, kernel], bias [channels].
+        """
+        ...
+
+    def scan(
+        self,
+        inputs: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        """h = exp(dt a) h + dt x (outer) b;  y = h . c, in float32; advances cache.ssm.
+
+        inputs x [T, num_heads, head_dim], dt [T, num_heads] (after softplus), a [num_heads] (negative),
+        b and c [T, num_groups, state_size] -> y [T, num_heads, head_dim] float32, without the D x term.
+        """
+        ...
+
+
+class Ops(Protocol):
+    """An implementation."""
+
+    name: str
+
+    def plan_attention(
+        self, context: ForwardContext, tables: BlockTables, sliding_window: int | None, cache: AttentionCache
+    ) -> AttentionRun: ...
+
+    def plan_mamba(self, context: ForwardContext, cache: StateCache) -> MambaRun: ...
+
+
+class TorchOps:
+    """Plain torch, any device: the reference that kernels are compared with."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self._workspace = Workspace()
+
+    def plan_attention(
+        self, context: ForwardContext, tables: BlockTables, sliding_window: int | None, cache: AttentionCache
+    ) -> AttentionRun:
+        return TorchAttention.plan(context, tables, sliding_window, cache, self._workspace)
+
+    def plan_mamba(self, context: ForwardContext, cache: StateCache) -> MambaRun:
+        return TorchMamba.plan(context, cache)
+
+
+def select_ops(device: torch.device) -> Ops:
+    """The implementation for `device`."""
+    del device  # one implementation so far
+    return TorchOps()

@@ -1,0 +1,283 @@
+"""A tiny scheduler for runner tests: hand-made StepPlans from shuffled free lists, one request per row.
+
+It appends what the runner samples, so that `known tokens` agree; it never evicts, retracts or shares.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybrid.models.context import AttentionCache
+from hybrid.models.native import NativeModel
+from hybrid.models.native_config import NativeConfig
+from hybrid.models.reference import NativeReference
+from hybrid.runner.model_runner import Encoder, ModelRunner, RunnerOutput
+from hybrid.runner.sizes import RunnerSizes
+from hybrid.sampling_params import SamplingParams
+from hybrid.scheduler.plan import BlockDelta, EncodeImage, ImageSpan, NewRow, Snapshot, StepPlan
+
+GREEDY = SamplingParams(temperature=0.0)
+VOCAB = 61
+
+
+def small_config(mixers: str, **overrides: object) -> NativeConfig:
+    """`mixers`: one letter per layer, f(ull), s(liding), m(amba2); capitals have an MLP."""
+    names = {"f": "full", "s": "sliding", "m": "mamba2"}
+    data: dict[str, object] = {
+        "model_type": "hybrid_native",
+        "vocab_size": VOCAB,
+        "hidden_size": 24,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 256,
+        "rope_theta": 10000.0,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 6,
+        "sliding_window": 9,
+        "intermediate_size": 40,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 5,
+        "mamba_state_size": 7,
+        "mamba_n_groups": 2,
+        "mamba_conv_kernel": 4,
+        "layers": [{"mixer": names[letter.lower()], "mlp": letter.isupper()} for letter in mixers],
+        "bos_token_id": None,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+        "image_token_id": 2,
+        "torch_dtype": "float32",
+        "vision_config": None,
+    }
+    return NativeConfig.from_dict({**data, **overrides})
+
+
+def random_reference(config: NativeConfig, seed: int = 0) -> NativeReference:
+    """A model with large random weights, so that logits differ decisively and every part of a layer matters."""
+    generator = torch.Generator().manual_seed(seed)
+    model = NativeReference(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                parameter.copy_(1 + 0.2 * noise)
+            elif name.endswith("A_log"):
+                parameter.copy_(0.5 * noise - 1)
+            elif name.endswith(("embed_tokens.weight", "pos_embed")):
+                parameter.copy_(noise)
+            elif parameter.ndim > 1:
+                parameter.copy_(1.5 * noise / parameter[0].numel() ** 0.5)
+            else:
+                parameter.copy_(0.3 * noise)
+    return model
+
+
+@torch.no_grad()
+def reference_logits(reference: NativeReference, token_ids: Sequence[int], embeds: torch.Tensor | None) -> torch.Tensor:
+    """[len(token_ids), vocab_size]; embeds [n, hidden_size] replace the first n placeholders; later ones were sampled."""
+    ids = torch.tensor(token_ids)
+    x = reference.embed_tokens(ids)
+    if embeds is not None:
+        where = (ids == reference.config.image_token_id).nonzero()[: len(embeds), 0]
+        x[where] = embeds
+    return reference.head(reference.decode(x[None]))[0]
+
+
+def assert_greedy(
+    reference: NativeReference, prompt: Sequence[int], tokens: Sequence[int], embeds: torch.Tensor | None = None
+) -> None:
+    """`tokens` is what greedy decoding of the prompt gives, by the reference's logits over the whole sequence."""
+    logits = reference_logits(reference, [*prompt, *tokens], embeds)
+    assert logits.argmax(-1)[len(prompt) - 1 : -1].tolist() == list(tokens)
+
+
+def native_model(reference: NativeReference) -> NativeModel:
+    """The engine's model with the reference's weights."""
+    return NativeModel(reference.config, reference.state_dict(), torch.float32, torch.device("cpu"))
+
+
+def runner_sizes(**overrides: int) -> RunnerSizes:
+    data = {
+        "num_full_blocks": 300,
+        "num_window_blocks": 300,
+        "num_state_slots": 24,
+        "num_rows": 12,
+        "encoder_tokens": 64,
+        "block_size": 4,
+        "max_model_len": 160,
+        "lookahead": 8,
+    }
+    return RunnerSizes(**{**data, **overrides})
+
+
+def poison(runner: ModelRunner) -> None:
+    """NaN in every block, slot and embedding, as a former owner's content; the null blocks stay zero."""
+    for cache in runner.caches.layers:
+        if isinstance(cache, AttentionCache):
+            cache.kv[: cache.null_block] = float("nan")
+        else:
+            cache.conv.fill_(float("nan"))
+            cache.ssm.fill_(float("nan"))
+    if runner.caches.encoder is not None:
+        runner.caches.encoder.fill_(float("nan"))
+
+
+@dataclass
+class DrivenRequest:
+    """A request as the driver sees it. images: position of the first placeholder -> (mm_hash, encoder slots)."""
+
+    request_id: str
+    row: int
+    state_slot: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_computed: int = 0
+    num_blocks: int = 0
+    is_new: bool = True
+    images: dict[int, tuple[str, NDArray[np.int64]]] = field(default_factory=dict)
+
+
+class PlanDriver:
+    """Drives one runner. Block, slot and row ids come shuffled, so that nothing lies in order by accident."""
+
+    def __init__(
+        self, model: NativeModel, sizes: RunnerSizes, encoder: Encoder | None = None, seed: int = 0, stale: bool = True
+    ) -> None:
+        self.runner = ModelRunner(model, sizes, "cpu", 0, encoder)
+        if stale:
+            poison(self.runner)
+        self.sizes = sizes
+        rng = np.random.default_rng(seed)
+        self._full = rng.permutation(sizes.num_full_blocks).tolist()
+        self._window = rng.permutation(sizes.num_window_blocks).tolist()
+        self._slots = rng.permutation(sizes.num_state_slots).tolist()
+        self._rows = rng.permutation(sizes.num_rows).tolist()
+        self._encoder_slots = rng.permutation(sizes.encoder_tokens).tolist()
+        self._step_id = 0
+        self._to_encode: list[EncodeImage] = []
+        self.requests: dict[str, DrivenRequest] = {}
+
+    def free_slot(self) -> int:
+        return int(self._slots.pop())
+
+    def add(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams = GREEDY,
+        images: Mapping[int, tuple[str, NDArray[np.float32], int]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        """images: position of the first placeholder -> (mm_hash, pixel values, number of tokens)."""
+        pixels = {mm_hash: values for mm_hash, values, _ in (images or {}).values()}
+        self.runner.add_request(request_id, params, pixels, (1,), seed)
+        request = DrivenRequest(request_id, self._rows.pop(), self.free_slot(), list(prompt), len(prompt))
+        for position, (mm_hash, _, count) in (images or {}).items():
+            slots = np.array([self._encoder_slots.pop() for _ in range(count)], dtype=np.int64)
+            request.images[position] = (mm_hash, slots)
+            self._to_encode.append(EncodeImage(mm_hash, request_id, slots))
+        self.requests[request_id] = request
+
+    def finish(self, request_id: str) -> None:
+        """The request ends; row and slot go to the next one with everything they hold."""
+        request = self.requests.pop(request_id)
+        self.runner.remove_request(request_id)
+        self._rows.append(request.row)
+        self._slots.append(request.state_slot)
+
+    def plan(
+        self,
+        counts: Mapping[str, int],
+        snapshots: Sequence[tuple[str, int, int]] = (),
+        drafts: Mapping[str, Sequence[int]] | None = None,
+    ) -> StepPlan:
+        """Schedules counts[id] known tokens of each request, then its drafts. snapshots: (id, position, slot)."""
+        rows, computed, scheduled, samples, num_drafts = [], [], [], [], []
+        draft_ids: list[int] = []
+        new_rows, spans = [], []
+        deltas: list[tuple[int, int, int, int]] = []
+        for request_id, count in counts.items():
+            request = self.requests[request_id]
+            proposed = list((drafts or {}).get(request_id, ()))
+            if request.is_new:
+                known = np.array(request.token_ids, dtype=np.int32)
+                new_rows.append(
+                    NewRow(request.row, request_id, known, request.num_prompt_tokens, 0, request.state_slot, 0)
+                )
+                request.is_new = False
+            begin, end = request.num_computed, request.num_computed + count + len(proposed)
+            while request.num_blocks * self.sizes.block_size < end:
+                deltas.append((request.row, request.num_blocks, self._full.pop(), self._window.pop()))
+                request.num_blocks += 1
+            for position, (_, slots) in request.images.items():
+                first, last = max(begin, position), min(end, position + len(slots))
+                if first < last:
+                    spans.append(ImageSpan(request.row, first, slots[first - position : last - position]))
+            rows.append(request.row)
+            computed.append(begin)
+            scheduled.append(count + len(proposed))
+            samples.append(begin + count == len(request.token_ids))
+            num_drafts.append(len(proposed))
+            draft_ids += proposed
+            request.num_computed = begin + count
+        table = np.array(deltas, dtype=np.int64).reshape(-1, 4)
+        encode, self._to_encode = tuple(self._to_encode), []
+        self._step_id += 1
+        nothing = np.zeros((0, 2), dtype=np.int64)
+        return StepPlan(
+            step_id=self._step_id,
+            new_rows=tuple(new_rows),
+            rows=np.array(rows, dtype=np.int64),
+            num_computed_tokens=np.array(computed, dtype=np.int64),
+            num_scheduled_tokens=np.array(scheduled, dtype=np.int64),
+            samples=np.array(samples, dtype=np.bool_),
+            num_draft_tokens=np.array(num_drafts, dtype=np.int64),
+            draft_token_ids=np.array(draft_ids, dtype=np.int32),
+            needs_grammar=np.zeros(len(rows), dtype=np.bool_),
+            full_blocks=BlockDelta(table[:, 0], table[:, 1], table[:, 2]),
+            window_blocks=BlockDelta(table[:, 0], table[:, 1], table[:, 3]),
+            full_copies=nothing,
+            window_copies=nothing,
+            state_copies=nothing,
+            snapshots=tuple(
+                Snapshot(self.requests[request_id].row, position, slot) for request_id, position, slot in snapshots
+            ),
+            encode=encode,
+            image_spans=tuple(spans),
+        )
+
+    def commit(self, plan: StepPlan, output: RunnerOutput) -> dict[str, list[int]]:
+        """Appends what was sampled; returns it by request."""
+        by_row = {request.row: request for request in self.requests.values()}
+        new: dict[str, list[int]] = {}
+        for j, row in enumerate(plan.rows[plan.samples].tolist()):
+            request, count = by_row[row], int(output.result.num_sampled[j])
+            tokens = output.result.sampled_token_ids[j, :count].tolist()
+            request.token_ids += tokens
+            request.num_computed += count - 1  # accepted drafts were computed already
+            new[request.request_id] = tokens
+        return new
+
+    def step(
+        self,
+        counts: Mapping[str, int],
+        snapshots: Sequence[tuple[str, int, int]] = (),
+        drafts: Mapping[str, Sequence[int]] | None = None,
+    ) -> dict[str, list[int]]:
+        plan = self.plan(counts, snapshots, drafts)
+        return self.commit(plan, self.runner.execute(plan))
+
+    def run(self, max_tokens: int, chunk: int) -> dict[str, list[int]]:
+        """Chunks of at most `chunk` prompt tokens and decodes, all requests together, until each has max_tokens."""
+        while True:
+            counts = {
+                request_id: min(chunk, len(request.token_ids) - request.num_computed)
+                for request_id, request in self.requests.items()
+                if len(request.token_ids) - request.num_prompt_tokens < max_tokens
+            }
+            if not counts:
+                return {i: r.token_ids[r.num_prompt_tokens :] for i, r in self.requests.items()}
+            self.step(counts)
