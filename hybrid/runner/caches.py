@@ -76,10 +76,11 @@ def _dtype(name: str) -> torch.dtype:
 def _allocate(spec: LayerSpec, sizes: RunnerSizes, device: torch.device) -> LayerCache:
     if isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
         blocks = sizes.num_full_blocks if isinstance(spec, FullAttentionSpec) else sizes.num_window_blocks
-        shape = (blocks + 1, sizes.block_size, 2, spec.num_kv_heads, spec.head_size)  # the last block stays zero
+        shape = (blocks + 1, 2, spec.num_kv_heads, sizes.block_size, spec.head_size)  # the last block stays zero
         return AttentionCache(torch.zeros(shape, dtype=_dtype(spec.dtype), device=device))
+    channels, tail = spec.conv_shape
     return StateCache(
-        conv=torch.zeros(sizes.num_state_slots, *spec.conv_shape, dtype=_dtype(spec.conv_dtype), device=device),
+        conv=torch.zeros(sizes.num_state_slots, tail, channels, dtype=_dtype(spec.conv_dtype), device=device),
         ssm=torch.zeros(sizes.num_state_slots, *spec.ssm_shape, dtype=_dtype(spec.ssm_dtype), device=device),
     )
 

@@ -101,7 +101,7 @@ class ModelRunner:
         self._model = model
         self._encoder = encoder
         self._seed = seed
-        self._mirror = RowMirror(sizes)
+        self.mirror = RowMirror(sizes)
         self._requests: dict[str, _Request] = {}
 
     def add_request(
@@ -135,7 +135,7 @@ class ModelRunner:
         Raises NotImplementedError for drafts on a model with recurrent state, or together with a grammar;
         FloatingPointError when logits are not finite.
         """
-        mirror = self._mirror
+        mirror = self.mirror
         if len(plan.draft_token_ids) and self.caches.has_state:
             raise NotImplementedError("draft tokens cannot be verified on a model with recurrent state yet")
         # 1. rows and deltas
@@ -186,7 +186,7 @@ class ModelRunner:
         drafts = plan.num_draft_tokens[plan.samples]
         tokens, taken = accept_drafts(sampled.token_ids, owner, plan.draft_token_ids, len(rows))
         positions = (plan.num_computed_tokens + plan.num_scheduled_tokens)[plan.samples] - drafts
-        self._mirror.append(rows, positions, tokens, taken)
+        self.mirror.append(rows, positions, tokens, taken)
         num_sampled = taken.sum(axis=1).astype(np.int64)
         logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] = (None,) * len(rows)
         if sampled.logprobs:

@@ -50,7 +50,7 @@ class Mamba2:
     ) -> None:
         self.sizes = sizes
         self.in_proj = Linear((in_proj,))
-        self.conv_weight = conv_weight[:, 0]
+        self.conv_weight = conv_weight[:, 0].t().contiguous()  # [K, C]
         self.conv_bias = conv_bias
         self.dt_bias = dt_bias.float()
         self.a = -torch.exp(a_log.float())

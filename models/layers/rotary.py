@@ -12,8 +12,11 @@ class Rotary:
         self._table = torch.stack((angles.cos(), angles.sin()), dim=1).to(device)  # [positions, 2, head_size / 2]
 
     def at(self, positions: torch.Tensor) -> torch.Tensor:
-        """[T] int64 -> [T, 2, 1, head_size / 2]: cosines, sines; broadcast over heads."""
-        return self._table[positions][:, :, None]
+        """[T] int64 -> [T, 2, 1, head_size / 2]: cosines, sines; broadcast over heads.
+
+        Positions past the end take the last one: tokens in flight beyond a request's end, whose result is dropped.
+        """
+        return self._table[positions.clamp(max=len(self._table) - 1)][:, :, None]
 
 
 def rotate(heads: torch.Tensor, rotary: torch.Tensor) -> None:

@@ -26,8 +26,8 @@ class _DecodeGroup:
     tokens: torch.Tensor | None  # [D] flat tokens of the group; None: tokens 0 .. D - 1
     num_rows: int
     num_blocks: int
-    blocks: torch.Tensor  # [D * num_blocks]
-    absent: torch.Tensor | None  # [n] indices into [D * L] of keys inside real blocks that the row must not see
+    parts: torch.Tensor  # [2 * D * num_kv_heads * num_blocks] what to gather, see `_parts`
+    absent: torch.Tensor | None  # [n] gathered keys and values, flat, inside real blocks that the row must not see
     bias: torch.Tensor  # [D, 1, 1, L], 0 or -inf
 
 
@@ -46,7 +46,7 @@ class _Piece:
 class _Chunk:
     """A row with several tokens: its gathered keys start at the first visible position, `skip` keys into block 0."""
 
-    blocks: torch.Tensor  # [num_blocks]
+    parts: torch.Tensor  # [2 * num_kv_heads * num_blocks]
     skip: int
     pieces: tuple[_Piece, ...]
 
@@ -55,7 +55,7 @@ class _Chunk:
 class TorchAttention:
     """The plan of one step for all layers with the same block tables and window; see `dispatch.AttentionRun`."""
 
-    slot_mapping: torch.Tensor  # [T]
+    writes: torch.Tensor  # [T * 2 * num_kv_heads] where the batch's keys and values go: rows of kv.view(-1, head_size)
     groups: tuple[_DecodeGroup, ...]
     chunks: tuple[_Chunk, ...]
     workspace: Workspace
@@ -69,8 +69,9 @@ class TorchAttention:
         cache: AttentionCache,
         workspace: Workspace,
     ) -> "TorchAttention":
-        """Index arithmetic for the step; `cache` gives dtype, device and the null block of the layers it is for."""
-        assert tables.block_size == cache.kv.shape[1]
+        """Index arithmetic for the step; `cache` gives shape, dtype and null block of the layers it is for."""
+        _, _, num_kv_heads, block_size, _ = cache.kv.shape
+        assert tables.block_size == block_size
         decodes = context.num_decodes
         seq_lens = context.seq_lens
         groups: list[_DecodeGroup] = []
@@ -80,7 +81,6 @@ class TorchAttention:
         chunks = [
             _plan_chunk(
                 tables.table[row],
-                tables.block_size,
                 int(context.query_start_loc[row]),
                 int(context.num_computed_tokens[row]),
                 int(seq_lens[row]),
@@ -89,57 +89,49 @@ class TorchAttention:
             )
             for row in range(decodes, context.num_rows)
         ]
-        return cls(tables.slot_mapping, tuple(groups), tuple(chunks), workspace)
+        block, offset = tables.slot_mapping // block_size, tables.slot_mapping % block_size
+        heads = torch.arange(2 * num_kv_heads, device=block.device)
+        writes = ((block * len(heads))[:, None] + heads) * block_size + offset[:, None]  # [T, 2 * num_kv_heads]
+        return cls(writes.view(-1), tuple(groups), tuple(chunks), workspace)
 
     def __call__(self, query: torch.Tensor, key_value: torch.Tensor, cache: AttentionCache) -> torch.Tensor:
         """query [T, num_heads, head_size], key_value [T, 2, num_kv_heads, head_size] -> [T, num_heads, head_size]."""
         kv = cache.kv
-        num_blocks, block_size, _, num_kv_heads, head_size = kv.shape
+        num_kv_heads, head_size = kv.shape[2], kv.shape[4]
         num_tokens, num_heads, _ = query.shape
-        slots = kv.view(num_blocks * block_size, -1)
-        slots[self.slot_mapping] = key_value.reshape(num_tokens, -1)
-        blocks = kv.view(num_blocks, -1)
+        kv.view(-1, head_size).index_copy_(0, self.writes, key_value.reshape(-1, head_size))
         grouped = query.view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_size)
         out = torch.empty_like(grouped, memory_format=torch.contiguous_format)
         for group in self.groups:
-            self._decode(group, grouped, blocks, kv, out)
+            self._decode(group, grouped, kv, out)
         for chunk in self.chunks:
-            self._chunk(chunk, grouped, blocks, kv, out)
+            self._chunk(chunk, grouped, kv, out)
         return out.view(num_tokens, num_heads, head_size)
 
-    def _gather(self, block_ids: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-        """Whole blocks [n, block_size * 2 * num_kv_heads * head_size], in scratch memory."""
-        scratch = self.workspace.take((block_ids.shape[0], blocks.shape[1]), blocks)
-        torch.index_select(blocks, 0, block_ids, out=scratch)
+    def _gather(self, parts: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        """One head's keys or values of a block per entry of `parts`: [n, block_size, head_size], in scratch memory."""
+        scratch = self.workspace.take((parts.shape[0], *kv.shape[3:]), kv)
+        torch.index_select(kv.view(-1, *kv.shape[3:]), 0, parts, out=scratch)
         return scratch
 
-    def _decode(
-        self, group: _DecodeGroup, query: torch.Tensor, blocks: torch.Tensor, kv: torch.Tensor, out: torch.Tensor
-    ) -> None:
-        rows, keys = group.num_rows, group.num_blocks * kv.shape[1]
-        gathered = self._gather(group.blocks, blocks).view(rows * keys, -1)
+    def _decode(self, group: _DecodeGroup, query: torch.Tensor, kv: torch.Tensor, out: torch.Tensor) -> None:
+        gathered = self._gather(group.parts, kv)
         if group.absent is not None:
-            gathered.index_fill_(0, group.absent, 0)
-        key_value = gathered.view(rows, keys, 2, *kv.shape[3:])
-        attended = F.scaled_dot_product_attention(
-            query[:rows] if group.tokens is None else query[group.tokens],  # [D, num_kv_heads, heads per kv head, head]
-            key_value[:, :, 0].transpose(1, 2),
-            key_value[:, :, 1].transpose(1, 2),
+            gathered.view(-1, kv.shape[4]).index_fill_(0, group.absent, 0)
+        key_value = gathered.view(2, group.num_rows, kv.shape[2], -1, kv.shape[4])  # [2, D, num_kv_heads, L, head_size]
+        rows = slice(group.num_rows) if group.tokens is None else group.tokens
+        out[rows] = F.scaled_dot_product_attention(
+            query[rows],  # [D, num_kv_heads, heads per kv head, head_size]
+            key_value[0],
+            key_value[1],
             attn_mask=group.bias,
         )
-        if group.tokens is None:
-            out[:rows] = attended
-        else:
-            out[group.tokens] = attended
 
-    def _chunk(
-        self, chunk: _Chunk, query: torch.Tensor, blocks: torch.Tensor, kv: torch.Tensor, out: torch.Tensor
-    ) -> None:
-        gathered = self._gather(chunk.blocks, blocks).view(-1, 2, *kv.shape[3:])[chunk.skip :]
-        key_value = gathered.permute(1, 2, 0, 3)  # [2, num_kv_heads, keys, head_size]
+    def _chunk(self, chunk: _Chunk, query: torch.Tensor, kv: torch.Tensor, out: torch.Tensor) -> None:
+        gathered = self._gather(chunk.parts, kv).view(2, kv.shape[2], -1, kv.shape[4])[:, :, chunk.skip :]
         heads = query.shape[2]
         for piece in chunk.pieces:
-            part = key_value[:, :, None, piece.first_key : piece.end_key].expand(-1, -1, heads, -1, -1)
+            part = gathered[:, :, None, piece.first_key : piece.end_key].expand(-1, -1, heads, -1, -1)
             attended = F.scaled_dot_product_attention(
                 query[piece.begin : piece.end].permute(1, 2, 0, 3),  # [num_kv_heads, heads per kv head, queries, head]
                 part[0],
@@ -148,6 +140,14 @@ class TorchAttention:
                 is_causal=piece.bias is None,
             )
             out[piece.begin : piece.end] = attended.permute(2, 0, 1, 3)
+
+
+def _parts(blocks: Ints, num_kv_heads: int) -> Ints:
+    """Rows of kv.view(-1, block_size, head_size) that hold `blocks` [D, n]: order (k or v, row, head, block)."""
+    key_value = np.arange(2)[:, None, None, None] * num_kv_heads
+    heads = np.arange(num_kv_heads)[:, None]
+    parts: Ints = blocks[None, :, None] * (2 * num_kv_heads) + key_value + heads  # [2, D, num_kv_heads, n]
+    return parts.reshape(-1)
 
 
 def _first_visible(positions: Ints, sliding_window: int | None) -> Ints:
@@ -191,14 +191,16 @@ def _decode_group(
     blocks = np.where(real, tables.table[rows[:, None], logical], cache.null_block)
     position = first_block[rows, None] * size + np.arange(widest * size)  # [D, L]
     hidden = (position < first[rows, None]) | (position >= seq_lens[rows, None])
-    absent = np.flatnonzero(hidden & np.repeat(real, size, axis=1))
+    inside = hidden & np.repeat(real, size, axis=1)
+    num_kv_heads = cache.kv.shape[2]
+    absent = np.flatnonzero(np.broadcast_to(inside[:, None], (2, len(rows), num_kv_heads, inside.shape[1])))
     bias = torch.zeros(hidden.shape, dtype=cache.kv.dtype, device=device)
     bias.masked_fill_(torch.from_numpy(hidden).to(device), float("-inf"))
     return _DecodeGroup(
         tokens=torch.from_numpy(rows).to(device) if partial else None,
         num_rows=len(rows),
         num_blocks=widest,
-        blocks=torch.from_numpy(blocks.reshape(-1)).to(device),
+        parts=torch.from_numpy(_parts(blocks, num_kv_heads)).to(device),
         absent=torch.from_numpy(absent).to(device) if len(absent) else None,
         bias=bias[:, None, None],
     )
@@ -206,7 +208,6 @@ def _decode_group(
 
 def _plan_chunk(
     table: Ints,  # [num_logical_blocks]
-    block_size: int,
     begin: int,
     num_computed: int,
     seq_len: int,
@@ -214,6 +215,7 @@ def _plan_chunk(
     like: torch.Tensor,
 ) -> _Chunk:
     """A chunk's tokens num_computed .. seq_len - 1, flat tokens from `begin` on."""
+    _, _, num_kv_heads, block_size, _ = like.shape
     window = seq_len if sliding_window is None else sliding_window
     first = max(0, num_computed - window + 1)
     first_block = first // block_size
@@ -231,4 +233,5 @@ def _plan_chunk(
             bias.masked_fill_(~visible, float("-inf"))
         offset = begin - num_computed
         pieces.append(_Piece(start + offset, end + offset, first_key - first, end - first, bias))
-    return _Chunk(torch.from_numpy(blocks).to(like.device), first - first_block * block_size, tuple(pieces))
+    parts = torch.from_numpy(_parts(blocks[None], num_kv_heads)).to(like.device)
+    return _Chunk(parts, first - first_block * block_size, tuple(pieces))

@@ -33,7 +33,7 @@ class MambaRun(Protocol):
     def conv(self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, cache: StateCache) -> torch.Tensor:
         """Causal depthwise convolution and silu: [T, channels] -> [T, channels]; advances cache.conv.
 
-        weight [channels, kernel], bias [channels].
+        weight [kernel, channels], bias [channels].
         """
         ...
 

@@ -44,7 +44,7 @@ class _Chunks:
     # convolution: tokens of a chunk lie behind K - 1 inputs of its state, chunk after chunk
     window_index: torch.Tensor  # [tokens] where each token's K inputs begin
     state_index: torch.Tensor  # [R * (K - 1)] where the states' inputs go
-    written_index: torch.Tensor  # [S, K - 1] the inputs that each written state keeps
+    written_index: torch.Tensor  # [S * (K - 1)] the inputs that each written state keeps
     written_slots: torch.Tensor  # [S]
     # scan
     block_size: int  # Q
@@ -67,11 +67,11 @@ class TorchMamba:
         """Index arithmetic for the step; `cache` gives the convolution's kernel."""
         return cls(
             _plan_decodes(context) if context.num_decodes else None,
-            _plan_chunks(context, cache.conv.shape[2]) if context.num_rows > context.num_decodes else None,
+            _plan_chunks(context, cache.conv.shape[1]) if context.num_rows > context.num_decodes else None,
         )
 
     def conv(self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, cache: StateCache) -> torch.Tensor:
-        """[T, C] -> [T, C], weight [C, K], bias [C]; advances cache.conv [slots, C, K - 1]."""
+        """[T, C] -> [T, C], weight [K, C], bias [C]; advances cache.conv [slots, K - 1, C]."""
         parts = []
         if self.decodes is not None:
             parts.append(_conv_decodes(self.decodes, inputs[: self.decodes.num_rows], weight, bias, cache.conv))
@@ -159,7 +159,7 @@ def _plan_chunks(context: ForwardContext, tail: int) -> _Chunks:
         fresh=_fresh(context.num_computed_tokens[decodes:], device),
         window_index=_upload(window_index, device),
         state_index=_upload(state_index.reshape(-1), device),
-        written_index=_upload(written_ends[:, None] + np.arange(tail), device),
+        written_index=_upload((written_ends[:, None] + np.arange(tail)).reshape(-1), device),
         written_slots=_upload(written_slots, device),
         block_size=size,
         num_blocks=int(blocks_of_row.sum()),
@@ -173,35 +173,40 @@ def _plan_chunks(context: ForwardContext, tail: int) -> _Chunks:
 def _conv_decodes(
     plan: _Decodes, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor
 ) -> torch.Tensor:
-    state = conv.index_select(0, plan.slots)  # [D, C, K - 1]
+    state = conv.index_select(0, plan.slots)  # [D, K - 1, C]
     if plan.fresh is not None:
         state.masked_fill_(plan.fresh, 0)
-    seen = torch.cat((state, x[:, :, None].to(conv.dtype)), dim=2)  # [D, C, K]
-    conv[plan.slots] = seen[:, :, 1:]
-    if plan.copy_rows is not None:
-        conv[plan.copy_slots] = seen[plan.copy_rows, :, 1:]
-    return (seen * weight).sum(dim=2) + bias
+    tail = state.shape[1]
+    out = torch.addcmul(bias, x, weight[tail])
+    for k in range(tail):
+        out.addcmul_(state[:, k], weight[k])
+    after = torch.cat((state[:, 1:], x[:, None].to(conv.dtype)), dim=1)
+    conv.index_copy_(0, plan.slots, after)
+    if plan.copy_rows is not None and plan.copy_slots is not None:
+        conv.index_copy_(0, plan.copy_slots, after.index_select(0, plan.copy_rows))
+    return out
 
 
 def _conv_chunks(
     plan: _Chunks, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor
 ) -> torch.Tensor:
-    tail = weight.shape[1] - 1  # K - 1
-    state = conv.index_select(0, plan.slots)  # [R, C, K - 1]
+    tail = conv.shape[1]  # K - 1
+    state = conv.index_select(0, plan.slots)  # [R, K - 1, C]
     if plan.fresh is not None:
         state.masked_fill_(plan.fresh, 0)
     # 1. chunk after chunk: K - 1 inputs before it, then its own
     seen = x.new_empty(plan.num_tokens + plan.num_rows * tail, x.shape[1])
-    seen[plan.window_index + tail] = x
-    seen[plan.state_index] = state.transpose(1, 2).reshape(-1, x.shape[1]).to(x.dtype)
+    seen.index_copy_(0, plan.window_index + tail, x)
+    seen.index_copy_(0, plan.state_index, state.view(-1, x.shape[1]).to(x.dtype))
     # 2. convolve as if it were one sequence; what mixes two chunks is not read
     length = seen.shape[0] - tail
-    out = torch.addcmul(bias, seen[:length], weight[:, 0])
+    out = torch.addcmul(bias, seen[:length], weight[0])
     for k in range(1, tail + 1):
-        out.addcmul_(seen[k : k + length], weight[:, k])
+        out.addcmul_(seen[k : k + length], weight[k])
     # 3. the last K - 1 inputs seen by every state to write
-    conv[plan.written_slots] = seen[plan.written_index].transpose(1, 2).to(conv.dtype)
-    return out if plan.num_rows == 1 else out[plan.window_index]
+    written = seen.index_select(0, plan.written_index).view(-1, tail, x.shape[1])
+    conv.index_copy_(0, plan.written_slots, written.to(conv.dtype))
+    return out if plan.num_rows == 1 else out.index_select(0, plan.window_index)
 
 
 def _scan_decodes(
@@ -221,10 +226,11 @@ def _scan_decodes(
     h.mul_(torch.exp(dt * a)[:, :, None, None])
     grouped = h.view(rows, groups, -1, size)  # [D, G, H / G * P, N]
     grouped.addcmul_((x * dt[:, :, None]).view(rows, groups, -1, 1), b[:, :, None])
-    ssm[plan.slots] = h
-    if plan.copy_rows is not None:
-        ssm[plan.copy_slots] = h[plan.copy_rows]
-    y = torch.bmm(grouped.view(rows * groups, -1, size), c.reshape(rows * groups, size, 1))
+    ssm.index_copy_(0, plan.slots, h)
+    if plan.copy_rows is not None and plan.copy_slots is not None:
+        ssm.index_copy_(0, plan.copy_slots, h.index_select(0, plan.copy_rows))
+    # the vector on the left: 6 times faster on a CPU than a product with one column
+    y = torch.bmm(c.reshape(rows * groups, 1, size), grouped.view(rows * groups, -1, size).transpose(1, 2))
     return y.view(rows, heads, channels)
 
 
@@ -243,7 +249,7 @@ def _scan_chunks(
 
     def padded(values: torch.Tensor) -> torch.Tensor:  # [tokens, heads or groups, n] -> [B, heads or groups, Q, n]
         out = values.new_zeros(blocks * length, *values.shape[1:])
-        out[plan.padded_index] = values
+        out.index_copy_(0, plan.padded_index, values)
         return out.view(blocks, length, *values.shape[1:]).transpose(1, 2)
 
     # 1. blocks of Q tokens; padding has dt 0: it neither decays nor adds
@@ -266,16 +272,18 @@ def _scan_chunks(
     h = h.view(plan.num_rows, groups, -1, channels, size)
     before = torch.empty_like(added)  # the state each block starts from
     for rows, row_blocks in plan.rounds:
-        start = h[rows]
-        before[row_blocks] = start
-        h[rows] = torch.addcmul(added[row_blocks], kept[row_blocks], start)
+        start = h.index_select(0, rows)
+        before.index_copy_(0, row_blocks, start)
+        after = torch.addcmul(added.index_select(0, row_blocks), kept.index_select(0, row_blocks), start)
+        h.index_copy_(0, rows, after)
     # 4. the earlier blocks' share of y
     carried = torch.matmul(c[:, :, None], before.transpose(-1, -2))  # [B, G, H / G, Q, P]
     y.addcmul_(carried, log_decay.exp()[..., None])
     # 5. states to write: the block's start, decayed, plus what its tokens up to the offset added
     at, last = plan.written_blocks, plan.written_offsets
     share = decay[at, :, :, last]  # [S, G, H / G, Q], zero beyond `last`
-    state = torch.matmul((u[at] * share[..., None]).transpose(-1, -2), b_heads[at])
-    state.addcmul_(before[at], log_decay[at, :, :, last].exp()[..., None, None])
-    ssm[plan.written_slots] = state.view(-1, heads, channels, size)
-    return y.view(blocks, heads, length, channels).transpose(1, 2).reshape(-1, heads, channels)[plan.padded_index]
+    state = torch.matmul((u.index_select(0, at) * share[..., None]).transpose(-1, -2), b_heads.index_select(0, at))
+    state.addcmul_(before.index_select(0, at), log_decay[at, :, :, last].exp()[..., None, None])
+    ssm.index_copy_(0, plan.written_slots, state.view(-1, heads, channels, size))
+    tokens = y.view(blocks, heads, length, channels).transpose(1, 2).reshape(-1, heads, channels)
+    return tokens.index_select(0, plan.padded_index)

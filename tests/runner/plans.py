@@ -77,7 +77,7 @@ def random_reference(config: NativeConfig, seed: int = 0) -> NativeReference:
 
 @torch.no_grad()
 def reference_logits(reference: NativeReference, token_ids: Sequence[int], embeds: torch.Tensor | None) -> torch.Tensor:
-    """[len(token_ids), vocab_size]; embeds [n, hidden_size] replace the first n placeholders; later ones were sampled."""
+    """[tokens, vocab_size]; embeds [n, hidden_size] replace the first n placeholders, later ones were sampled."""
     ids = torch.tensor(token_ids)
     x = reference.embed_tokens(ids)
     if embeds is not None:
@@ -146,6 +146,7 @@ class PlanDriver:
     def __init__(
         self, model: NativeModel, sizes: RunnerSizes, encoder: Encoder | None = None, seed: int = 0, stale: bool = True
     ) -> None:
+        self.model = model
         self.runner = ModelRunner(model, sizes, "cpu", 0, encoder)
         if stale:
             poison(self.runner)
