@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .native_config import NativeConfig, NativeLayer, NativeVisionConfig
 
-ScanForm = Literal["sequential", "quadratic"]
+Form = Literal["plain", "fast"]
 
 
 class RMSNorm(nn.Module):
@@ -75,6 +75,7 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         self.theta = config.rope_theta
         self.window = window
+        self.form: Form = "plain"
         self.q_proj = nn.Linear(config.hidden_size, self.num_heads * self.head_dim, bias=False)
         self.k_proj = nn.Linear(config.hidden_size, self.num_kv_heads * self.head_dim, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, self.num_kv_heads * self.head_dim, bias=False)
@@ -96,9 +97,12 @@ class Attention(nn.Module):
         visible = distance >= 0
         if self.window is not None:
             visible &= distance < self.window
-        scores = (query @ key.transpose(-1, -2)) * self.head_dim**-0.5  # [B, H, T, T]
-        weights = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
-        out: Tensor = self.o_proj((weights @ value).transpose(1, 2).reshape(batch, tokens, -1))
+        if self.form == "fast":
+            y = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        else:
+            scores = (query @ key.transpose(-1, -2)) * self.head_dim**-0.5  # [B, H, T, T]
+            y = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1) @ value
+        out: Tensor = self.o_proj(y.transpose(1, 2).reshape(batch, tokens, -1))
         return out
 
 
@@ -113,15 +117,37 @@ def scan_sequential(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> T
     return torch.stack(outputs, dim=1)
 
 
-def scan_quadratic(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The dual form: y_t = sum over s <= t of (c_t . b_s) exp(sum of dt * a over s+1..t) dt_s x_s. Same shapes."""
-    tokens = x.shape[1]
-    log_decay = (dt * a).cumsum(dim=1).transpose(1, 2)  # [B, H, T]
-    future = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
+def scan_chunked(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk: int = 32) -> Tensor:
+    """The same function in its dual form, for training: attention-like inside chunks, a recurrence between them.
+
+    Inside a chunk y_t = sum over s <= t of (c_t . b_s) exp(sum of dt * a over s+1..t) dt_s x_s ("Transformers are
+    SSMs", section 6). b and c may be per group [B, T, G, N]; heads of a group share them.
+    """
+    batch, tokens, heads, _ = x.shape
+    padding = -tokens % chunk
+    x, b, c = (F.pad(v, (0, 0, 0, 0, 0, padding)) for v in (x, b, c))
+    dt = F.pad(dt, (0, 0, 0, padding))
+    groups, per_group = b.shape[2], heads // b.shape[2]
+    # 1. cut into chunks: [B, chunks, heads or groups, chunk, ...]
+    x, b, c = (v.unflatten(1, (-1, chunk)).transpose(2, 3) for v in (x * dt[..., None], b, c))
+    log_decay = (dt * a).unflatten(1, (-1, chunk)).transpose(2, 3).cumsum(dim=-1)  # [B, chunks, H, chunk]
+    # 2. inside the chunks
+    future = torch.ones(chunk, chunk, dtype=torch.bool, device=x.device).triu(1)
     between = log_decay[..., :, None] - log_decay[..., None, :]
-    decay = between.masked_fill(future, float("-inf")).exp()  # [B, H, T, T]
-    scores = torch.einsum("bthn,bshn->bhts", c, b) * decay
-    return torch.einsum("bhts,bshp->bthp", scores, dt[..., None] * x)
+    decay = between.masked_fill(future, float("-inf")).exp().unflatten(2, (groups, per_group))
+    scores = (c @ b.transpose(-1, -2)).unsqueeze(3) * decay  # [B, chunks, G, heads per group, chunk, chunk]
+    y = scores.flatten(2, 3) @ x
+    # 3. between the chunks: what each adds to the state, and what the state before it adds to the outputs
+    b, c = (v.repeat_interleave(per_group, dim=2) for v in (b, c))
+    added = (x * (log_decay[..., -1:] - log_decay).exp()[..., None]).transpose(-1, -2) @ b  # [B, chunks, H, P, N]
+    kept = log_decay[..., -1].exp()[..., None, None]
+    state = torch.zeros_like(added[:, 0])
+    before = []
+    for i in range(added.shape[1]):
+        before.append(state)
+        state = kept[:, i] * state + added[:, i]
+    y = y + (c * log_decay.exp()[..., None]) @ torch.stack(before, dim=1).transpose(-1, -2)
+    return y.transpose(2, 3).flatten(1, 2)[:, :tokens]
 
 
 class Mamba2(nn.Module):
@@ -136,7 +162,7 @@ class Mamba2(nn.Module):
         self.inner_size = config.mamba_inner_size
         self.conv_dim = config.mamba_conv_dim
         self.kernel = config.mamba_conv_kernel
-        self.scan_form: ScanForm = "sequential"
+        self.form: Form = "plain"
         projected = self.inner_size + self.conv_dim + self.num_heads
         self.in_proj = nn.Linear(config.hidden_size, projected, bias=False)
         self.conv1d = nn.Conv1d(self.conv_dim, self.conv_dim, self.kernel, groups=self.conv_dim, bias=True)
@@ -154,13 +180,16 @@ class Mamba2(nn.Module):
         x, b, c = torch.split(self._causal_conv(xbc), [self.inner_size, grouped, grouped], dim=-1)
         # 2. scan in fp32; heads of one group share B and C
         x = x.float().view(batch, tokens, self.num_heads, self.head_dim)
-        per_group = self.num_heads // self.n_groups
-        b = b.float().view(batch, tokens, self.n_groups, self.state_size).repeat_interleave(per_group, dim=2)
-        c = c.float().view(batch, tokens, self.n_groups, self.state_size).repeat_interleave(per_group, dim=2)
+        b = b.float().view(batch, tokens, self.n_groups, self.state_size)
+        c = c.float().view(batch, tokens, self.n_groups, self.state_size)
         dt = F.softplus(dt.float() + self.dt_bias.float())
         a = -torch.exp(self.A_log.float())
-        scan = scan_quadratic if self.scan_form == "quadratic" else scan_sequential
-        y = scan(x, dt, a, b, c) + self.D.float()[:, None] * x
+        if self.form == "fast":
+            y = scan_chunked(x, dt, a, b, c)
+        else:
+            per_group = self.num_heads // self.n_groups
+            y = scan_sequential(x, dt, a, b.repeat_interleave(per_group, dim=2), c.repeat_interleave(per_group, dim=2))
+        y = y + self.D.float()[:, None] * x
         # 3. gate, normalise, project back
         gated = y.reshape(batch, tokens, self.inner_size) * F.silu(z.float())
         out: Tensor = self.out_proj(self.norm(gated).to(u.dtype))
@@ -307,11 +336,11 @@ class NativeReference(nn.Module):
         tensors = {name: tensor.detach().float().contiguous() for name, tensor in self.state_dict().items()}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
-    def set_scan_form(self, form: ScanForm) -> None:
-        """Mutates: every Mamba-2 layer computes its scan in this form; the results agree up to rounding."""
+    def set_form(self, form: Form) -> None:
+        """Mutates: all mixers compute as written ("plain") or in equivalent faster operations for training ("fast")."""
         for module in self.modules():
-            if isinstance(module, Mamba2):
-                module.scan_form = form
+            if isinstance(module, Attention | Mamba2):
+                module.form = form
 
     def embed(self, token_ids: Tensor, image_embeds: Tensor | None) -> Tensor:
         """Token embeddings [B, T, D]; placeholders take the rows of image_embeds [num_images, tokens, D], in order.

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hybrid.models.native_config import NativeConfig, NativeLayer, NativeVisionConfig  # noqa: E402
-from hybrid.models.reference import NativeReference, scan_quadratic, scan_sequential  # noqa: E402
+from hybrid.models.reference import NativeReference, scan_chunked, scan_sequential  # noqa: E402
 
 IMAGE = 2
 
@@ -56,18 +56,23 @@ def build(*layers: NativeLayer) -> NativeReference:
     return NativeReference(tiny_config(*layers)).eval()
 
 
-def test_both_scan_forms_agree() -> None:
+@pytest.mark.parametrize("tokens", [1, 8, 19])
+def test_the_dual_form_of_the_scan_is_the_scan(tokens: int) -> None:
     generator = torch.Generator().manual_seed(1)
-    x, b, c = (torch.randn(2, 19, 4, size, generator=generator) for size in (5, 6, 6))
-    dt = torch.rand(2, 19, 4, generator=generator)
+    x = torch.randn(2, tokens, 4, 5, generator=generator)
+    b, c = (torch.randn(2, tokens, 2, 6, generator=generator) for _ in range(2))
+    dt = torch.rand(2, tokens, 4, generator=generator)
     a = -torch.rand(4, generator=generator) * 8
-    expected = scan_sequential(x, dt, a, b, c)
-    torch.testing.assert_close(scan_quadratic(x, dt, a, b, c), expected, rtol=1e-4, atol=1e-5)
+    per_head = [v.repeat_interleave(2, dim=2) for v in (b, c)]
+    expected = scan_sequential(x, dt, a, *per_head)
+    torch.testing.assert_close(scan_chunked(x, dt, a, b, c, chunk=8), expected, rtol=1e-4, atol=1e-5)
 
+
+def test_the_fast_form_gives_the_same_logits() -> None:
     model = build(*ALL_KINDS)
-    ids = torch.randint(3, 32, (2, 19), generator=generator)
+    ids = torch.randint(3, 32, (2, 45), generator=torch.Generator().manual_seed(1))
     logits = model(ids)
-    model.set_scan_form("quadratic")
+    model.set_form("fast")
     torch.testing.assert_close(model(ids), logits, rtol=1e-4, atol=1e-4)
 
 
