@@ -1,0 +1,85 @@
+"""Driver: runs an engine in the calling thread until given requests are done, and takes them back when interrupted.
+
+Knows prompts that are processed already, n > 1 and seeds; knows no files and no text formats.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+
+from .collector import Collector
+from .engine import Engine
+from .interrupts import DeferredInterrupts
+from .processor import Processor
+from .prompt import Prompt
+from .sampling_params import SamplingParams
+from .seeds import derive_seed, sequence_seeds
+
+
+class Driver:
+    """Requests of several callers may be under way; a step serves them all."""
+
+    def __init__(self, engine: Engine, processor: Processor, seed: int) -> None:
+        self._engine = engine
+        self._processor = processor
+        self._seed = seed
+        self._numbers = count()
+        self._collectors: dict[str, Collector] = {}  # by the engine's request id
+
+    def submit(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], priorities: Sequence[int]
+    ) -> list[Collector]:
+        """Mutates: all of them wait, or none. Raises ValueError, naming the prompt's index where there are several."""
+        submitted: list[Collector] = []
+        try:
+            for index, (prompt, chosen, priority) in enumerate(zip(prompts, params, priorities, strict=True)):
+                try:
+                    submitted.append(self._submit_one(prompt, chosen, priority))
+                except ValueError as error:
+                    raise ValueError(f"prompt {index}: {error}" if len(prompts) > 1 else str(error)) from None
+        except BaseException:
+            self.cancel(submitted)
+            raise
+        return submitted
+
+    def _submit_one(self, prompt: Prompt, params: SamplingParams, priority: int) -> Collector:
+        max_tokens = self._processor.max_tokens(prompt, params)
+        number = next(self._numbers)
+        seed = params.seed if params.seed is not None else derive_seed(self._seed, number)
+        name = str(number)
+        names = (name,) if params.n == 1 else tuple(f"{name}-{index}" for index in range(params.n))
+        collector = Collector(name, prompt, names)
+        with DeferredInterrupts():
+            try:
+                for sequence_id, sequence_seed in zip(names, sequence_seeds(seed, params.n), strict=True):
+                    self._engine.add_request(
+                        sequence_id, prompt, params, max_tokens=max_tokens, seed=sequence_seed, priority=priority
+                    )
+                    self._collectors[sequence_id] = collector
+            except ValueError:
+                self.cancel([collector])
+                raise
+        return collector
+
+    def step(self) -> set[Collector]:
+        """Mutates: one step of the engine. Returns the requests that something came for. Ctrl-C waits for its end."""
+        with DeferredInterrupts():
+            return self._step()
+
+    def cancel(self, collectors: Sequence[Collector]) -> None:
+        """Mutates: what of these requests is not finished ends, and the steps in flight are waited for."""
+        with DeferredInterrupts():
+            for collector in collectors:
+                for sequence_id in collector.sequence_ids:
+                    self._engine.abort(sequence_id)
+            while any(sequence_id in self._collectors for c in collectors for sequence_id in c.sequence_ids):
+                self._step()
+
+    def _step(self) -> set[Collector]:
+        changed = set()
+        for update in self._engine.step():
+            collector = self._collectors[update.request_id]
+            collector.add(update)
+            changed.add(collector)
+            if update.finish_reason is not None:
+                del self._collectors[update.request_id]
+        return changed

@@ -1,0 +1,214 @@
+"""Engine: scheduler, runner and output text put together. Requests in, updates out, one step at a time.
+
+Knows no prompts as users write them (see `processor`) and no files. One thread drives it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from hybrid.scheduler.outcome import FinishedRequest, NewTokens
+from hybrid.scheduler.plan import StepPlan
+from hybrid.scheduler.request import Adapter, Gate, NewRequest
+from hybrid.scheduler.scheduler import Scheduler
+
+from .detokenizer import Decodes
+from .generation import Generation, Update
+from .prompt import Pixels, Prompt
+from .sampling_params import SamplingParams
+
+if TYPE_CHECKING:  # the runner brings torch
+    from hybrid.runner.model_runner import RunnerOutput
+
+logger = logging.getLogger(__name__)
+
+IDLE_SECONDS = 0.001  # how long a step waits when requests exist but none can run: gates open by themselves
+
+
+class Runner(Protocol):
+    """What the engine asks of a model runner. `execute` may raise; the engine goes on."""
+
+    def add_request(
+        self,
+        request_id: str,
+        params: SamplingParams,
+        images: Mapping[str, Pixels] | None = None,
+        eos_token_ids: Sequence[int] = (),
+        seed: int = 0,
+    ) -> None: ...
+
+    def remove_request(self, request_id: str) -> None: ...
+
+    def execute(self, plan: StepPlan) -> RunnerOutput: ...
+
+
+class Engine:
+    """Requests of any kind through one scheduler and one runner.
+
+    Plans are executed in order; the oldest result is committed only when `max_plans_in_flight` plans are out or nothing
+    more can be planned, so with more than one the scheduler always plans ahead of what it knows.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        tokenizer: Decodes | None,
+        eos_token_ids: Sequence[int] = (),
+        max_plans_in_flight: int = 1,
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        self.scheduler = scheduler
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._max_plans_in_flight = max_plans_in_flight
+        self._enable_prefix_caching = enable_prefix_caching
+        self._in_flight: deque[RunnerOutput] = deque()
+        self._generations: dict[str, Generation] = {}
+        self._unreported: list[Update] = []  # of a step that was interrupted
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether some request's last update has not been given out."""
+        return bool(self._generations or self._unreported)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `step` has anything to do."""
+        return self.has_unfinished or bool(self._in_flight)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        max_tokens: int,
+        seed: int = 0,
+        priority: int = 0,
+        routing_key: str = "",
+        adapter: Adapter | None = None,
+        gates: tuple[Gate, ...] = (),
+        needs_grammar: bool = False,
+    ) -> None:
+        """Mutates: the request waits. Raises ValueError, and changes nothing, when it can never run.
+
+        max_tokens: `params.max_tokens` made definite, at most what the context holds. seed: of this request's draws.
+        """
+        if request_id in self._generations:
+            raise ValueError(f"request {request_id!r} exists already")
+        if params.stop_strings and self._tokenizer is None:
+            raise ValueError(f"stop strings need a tokenizer, which skip_tokenizer_init left out: {params.stop!r}")
+        eos = () if params.ignore_eos else self._eos_token_ids
+        new = NewRequest(
+            request_id=request_id,
+            prompt_token_ids=prompt.token_ids,
+            max_tokens=max_tokens,
+            min_tokens=params.min_tokens,
+            stop_token_ids=tuple(dict.fromkeys((*eos, *params.stop_tokens))),
+            images=prompt.images,
+            adapter=adapter,
+            priority=priority,
+            routing_key=routing_key,
+            cache_salt=prompt.cache_salt,
+            resume_hints=prompt.resume_hints,
+            gates=gates,
+            needs_grammar=needs_grammar,
+            enable_prefix_caching=self._enable_prefix_caching,
+        )
+        self._runner.add_request(request_id, params, prompt.pixels, self._eos_token_ids, seed)
+        try:
+            self.scheduler.add(new)
+        except BaseException:
+            self._runner.remove_request(request_id)
+            raise
+        self._generations[request_id] = Generation(request_id, params, prompt.token_ids, self._tokenizer)
+
+    def abort(self, request_id: str) -> bool:
+        """Mutates: ends a request; its last update ("abort") comes with the next step. False: no such request runs."""
+        return request_id in self._generations and self.scheduler.abort(request_id)
+
+    def step(self) -> list[Update]:
+        """Mutates: plan and execute as far as plans may be in flight, commit the oldest result, report what is new.
+
+        An exception of the runner ends the requests that the scheduler gives up on, with the reason in their `error`;
+        the engine stays usable. What is no Exception (an interrupt) is raised again once the ledgers are in order.
+        """
+        # 1. plan ahead
+        while self.scheduler.num_in_flight < self._max_plans_in_flight:
+            plan = self.scheduler.schedule()
+            if plan is None:
+                break
+            try:
+                self._in_flight.append(self._runner.execute(plan))
+            except BaseException as error:
+                self._fail(plan, error)
+                if not isinstance(error, Exception):
+                    raise
+                return self._report()
+        # 2. the oldest result becomes true
+        if self._in_flight:
+            self._commit(self._in_flight.popleft())
+            return self._report()
+        # 3. nothing runs: some request ended outside a step, or all wait for something outside
+        updates = self._report()
+        if not updates and self.has_unfinished:
+            time.sleep(IDLE_SECONDS)
+        return updates
+
+    def _report(self) -> list[Update]:
+        """Mutates: requests that ended give their last update; all updates are handed out."""
+        self._end(self.scheduler.pop_finished())
+        updates, self._unreported = self._unreported, []
+        return updates
+
+    def _commit(self, output: RunnerOutput) -> None:
+        """Mutates: tokens of one result go to their requests, whose updates wait to be reported."""
+        tokens = self.scheduler.commit(output.result)
+        finished = {ended.request_id: ended for ended in self.scheduler.pop_finished()}
+        for request_id in self._advance(tokens, output, finished):
+            if request_id in finished:
+                continue
+            generation = self._generations[request_id]
+            if generation.stop_string is not None:
+                self.scheduler.finish(request_id)
+            else:
+                self._unreported.append(generation.take(self.scheduler.num_cached_tokens(request_id)))
+        self._end((*finished.values(), *self.scheduler.pop_finished()))
+
+    def _advance(self, tokens: NewTokens, output: RunnerOutput, finished: Mapping[str, FinishedRequest]) -> list[str]:
+        """Mutates the generations that got tokens, and returns their request ids."""
+        counts, rows, token_ids = tokens.num_tokens.tolist(), tokens.result_rows.tolist(), tokens.token_ids.tolist()
+        advanced = []
+        for request_id, ids, count, row in zip(tokens.request_ids.tolist(), token_ids, counts, rows):
+            generation = self._generations.get(request_id)
+            if generation is None or count == 0:
+                continue
+            ended = finished.get(request_id)
+            stop_token = ended is not None and ended.stop_token_id is not None
+            generation.advance(ids[:count], output.logprobs[row] if output.logprobs else None, stop_token)
+            advanced.append(request_id)
+        return advanced
+
+    def _fail(self, plan: StepPlan, error: BaseException) -> None:
+        """Mutates: results already there are committed first, then the plan that failed is taken back."""
+        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, Exception):
+            logger.error("step %d failed: %s", plan.step_id, message, exc_info=error)
+        while self._in_flight:
+            self._commit(self._in_flight.popleft())
+        self.scheduler.fail(plan.step_id, message)
+
+    def _end(self, finished: Iterable[FinishedRequest]) -> None:
+        """Mutates: their last updates wait to be reported; nothing else of them stays here or in the runner."""
+        for ended in finished:
+            generation = self._generations.pop(ended.request_id)
+            self._runner.remove_request(ended.request_id)
+            # As in vLLM, the model's own end of text is no stop reason.
+            stop_reason = ended.stop_token_id if ended.stop_token_id not in self._eos_token_ids else None
+            self._unreported.append(generation.end(ended.num_cached_tokens, ended.reason, stop_reason, ended.error))

@@ -1,0 +1,118 @@
+"""EngineArgs: every choice that a user has when an engine is built, with its default, checked.
+
+Knows no model and imports no torch: `engine_setup` builds from it, and so may a planner.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hybrid.scheduler.config import SchedulerConfig, SchedulingPolicy
+
+from .memory_size import parse_memory
+
+DEFAULT_MAX_NUM_SEQS = 128
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+# Choices of SchedulerConfig that the arguments already carry, or that follow from the model.
+_NOT_EXTRA = ("max_num_batched_tokens", "scheduling_policy", "max_image_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineArgs:
+    """Names and meanings as in vLLM where it has them. Raises ValueError for a value that can never be right.
+
+    model: a checkpoint folder, or "tiny" for the one that is bundled.
+    tokenizer: a folder with another tokenizer; None: the model's.
+    max_model_len: most tokens of prompt and output together; None: the model's limit, lowered to what fits.
+    max_num_seqs: most requests that run at once; None: 128, or the token budget where that is less.
+    max_num_batched_tokens: most tokens per step.
+    block_size: tokens per block of the attention pools.
+    memory: of all pools together, bytes or a string such as "512MiB"; None: what the device offers.
+    dtype: of weights, keys and values; "auto": the checkpoint's.
+    device: as torch names it; None: "cuda" where there is one, else "cpu".
+    seed: of requests that bring none.
+    num_full_blocks, num_window_blocks, num_state_slots, encoder_tokens: pool sizes that replace the computed ones.
+    scheduler: further fields of SchedulerConfig, by name.
+    """
+
+    model: str | Path
+    tokenizer: str | Path | None = None
+    skip_tokenizer_init: bool = False
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
+    block_size: int = 16
+    memory: int | str | None = None
+    dtype: str = "auto"
+    device: str | None = None
+    seed: int = 0
+    enable_prefix_caching: bool = True
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    num_full_blocks: int | None = None
+    num_window_blocks: int | None = None
+    num_state_slots: int | None = None
+    encoder_tokens: int | None = None
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str | Path) or not str(self.model):
+            raise ValueError(f"model must be a folder or the name of a bundled checkpoint, got {self.model!r}")
+        for name, lowest in (
+            ("max_model_len", 2),
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", 1),
+            ("block_size", 1),
+            ("num_full_blocks", 0),
+            ("num_window_blocks", 0),
+            ("num_state_slots", 0),
+            ("encoder_tokens", 0),
+        ):
+            value = getattr(self, name)
+            if value is None and name not in ("max_num_batched_tokens", "block_size"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                raise ValueError(f"{name} must be an integer of at least {lowest}, got {value!r}")
+        for name in ("skip_tokenizer_init", "enable_prefix_caching"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ValueError(f"seed must be an integer, got {self.seed!r}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.memory is not None:
+            parse_memory(self.memory)
+        if self.num_seqs > self.max_num_batched_tokens:
+            raise ValueError(
+                f"max_num_seqs {self.max_num_seqs} is more than max_num_batched_tokens {self.max_num_batched_tokens}: "
+                f"every running request takes at least one token of a step"
+            )
+        known = [entry.name for entry in fields(SchedulerConfig) if entry.name not in _NOT_EXTRA]
+        unknown = sorted(set(self.scheduler) - set(known))
+        if unknown:
+            own = [entry.name for entry in fields(self) if entry.name != "scheduler"]
+            raise ValueError(f"unknown argument {', '.join(unknown)}; there are {', '.join(sorted(own + known))}")
+        self.scheduler_config(max_image_tokens=0)
+
+    @property
+    def num_seqs(self) -> int:
+        """`max_num_seqs` made definite."""
+        return (
+            self.max_num_seqs
+            if self.max_num_seqs is not None
+            else min(DEFAULT_MAX_NUM_SEQS, self.max_num_batched_tokens)
+        )
+
+    def scheduler_config(self, max_image_tokens: int) -> SchedulerConfig:
+        """max_image_tokens: of one image, 0 for a model without a vision tower. Raises ValueError."""
+        try:
+            return SchedulerConfig(
+                max_num_batched_tokens=self.max_num_batched_tokens,
+                scheduling_policy=self.scheduling_policy,
+                max_image_tokens=max_image_tokens,
+                **self.scheduler,
+            )
+        except TypeError as error:  # a value of the wrong type, found by a comparison
+            raise ValueError(f"an argument of the scheduler has the wrong type: {error}") from None

@@ -1,0 +1,189 @@
+"""Engine set-up: EngineArgs -> the checkpoint read, pools sized, an engine and a processor that fit together."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hybrid.models.native_config import NativeConfig
+from hybrid.pools.sizing import Kinds, PoolSizes, size_pools
+from hybrid.pools.specs import ModelSpec
+from hybrid.runner.loading import LoadedModel, load
+from hybrid.runner.model_runner import ModelRunner
+from hybrid.runner.sizes import RunnerSizes
+from hybrid.scheduler.config import SchedulerConfig
+from hybrid.scheduler.scheduler import Scheduler
+
+from .engine import Engine
+from .engine_args import EngineArgs
+from .memory_size import default_cpu_memory, parse_memory
+from .processor import Processor
+from .tokenizer import Tokenizer, read_json
+
+logger = logging.getLogger(__name__)
+
+MIN_MODEL_LEN = 2  # one token of prompt, one of output
+GPU_FRACTION = 0.8  # of the memory that is free once the weights are there; the rest is for activations
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`."""
+
+    engine: Engine
+    processor: Processor
+    sizes: PoolSizes
+    generation_defaults: Mapping[str, Any]
+
+
+def set_up(args: EngineArgs) -> Setup:
+    """Read the checkpoint and allocate everything. Raises ValueError for a wrong folder or too little memory."""
+    folder = checkpoint_folder(args.model)
+    device = _device(args.device)
+    tokenizer = None if args.skip_tokenizer_init else Tokenizer(args.tokenizer or folder)
+    generation_defaults = read_json(folder / "generation_config.json")
+    loaded = load(folder, None if args.dtype == "auto" else getattr(torch, args.dtype), device)
+    config, spec = loaded.config, loaded.model.spec
+    scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
+    sizes = pool_sizes(args, scheduler_config, spec, loaded.model.max_positions, _memory(args, device))
+    scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
+    eos_token_ids = _eos_token_ids(config, generation_defaults)
+    engine = Engine(
+        scheduler,
+        _runner(loaded, sizes, device),
+        tokenizer,
+        eos_token_ids,
+        scheduler_config.max_plans_in_flight,
+        args.enable_prefix_caching,
+    )
+    vision = config.vision_config
+    processor = Processor(
+        tokenizer,
+        vocab_size=loaded.model.vocab_size,
+        max_model_len=sizes.max_model_len,
+        eos_token_ids=eos_token_ids,
+        image_token_id=config.image_token_id if vision is not None else None,
+        image_size=vision.image_size if vision is not None else None,
+        num_image_tokens=vision.num_image_tokens if vision is not None else None,
+    )
+    return Setup(engine, processor, sizes, generation_defaults)
+
+
+def checkpoint_folder(model: str | Path) -> Path:
+    """The folder `model` names: a path, or a checkpoint bundled with the package. Raises ValueError for neither."""
+    folder = Path(model)
+    if folder.is_dir():
+        return folder
+    bundled = Path(str(files("hybrid.models"))) / "checkpoints"
+    if folder.name == str(model) and (bundled / folder.name).is_dir():
+        return bundled / folder.name
+    if folder.exists():
+        raise ValueError(f"model {str(model)!r} is a file; a checkpoint is a folder")
+    names = sorted(entry.name for entry in bundled.iterdir() if entry.is_dir()) if bundled.is_dir() else []
+    raise ValueError(
+        f"model {str(model)!r} is neither a folder nor a bundled checkpoint ({', '.join(names) or 'none'})"
+    )
+
+
+def pool_sizes(
+    args: EngineArgs, config: SchedulerConfig, spec: ModelSpec, max_positions: int, memory_bytes: int
+) -> PoolSizes:
+    """Sizes of all pools. Raises ValueError naming the pool that cannot hold one request of `max_model_len`."""
+    limit = args.max_model_len if args.max_model_len is not None else max_positions
+    if limit > max_positions:
+        raise ValueError(f"max_model_len {limit} exceeds the model's limit of {max_positions} tokens")
+
+    def sized(max_model_len: int) -> PoolSizes:
+        return size_pools(
+            spec,
+            memory_bytes,
+            block_size=args.block_size,
+            max_num_seqs=args.num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+            max_model_len=max_model_len,
+            max_plans_in_flight=config.max_plans_in_flight,
+            num_draft_tokens=config.num_draft_tokens,
+            encoder_tokens=args.encoder_tokens,
+        )
+
+    if args.max_model_len is not None:
+        sizes = sized(limit)
+    else:
+        sizes = _largest(sized, limit)
+    overrides = {
+        name: value
+        for name in ("num_full_blocks", "num_window_blocks", "num_state_slots")
+        if (value := getattr(args, name)) is not None
+    }
+    return replace(sizes, **overrides)
+
+
+def _largest(sized: Callable[[int], PoolSizes], limit: int) -> PoolSizes:
+    """Sizes for the longest requests that fit, at most `limit` tokens. Raises ValueError if none fits."""
+    try:
+        return sized(limit)
+    except ValueError:
+        best, low, high = sized(MIN_MODEL_LEN), MIN_MODEL_LEN, limit
+    while high - low > 1:  # low fits, high does not
+        middle = (low + high) // 2
+        try:
+            best, low = sized(middle), middle
+        except ValueError:
+            high = middle
+    logger.warning("max_model_len is %d instead of the model's %d: more does not fit into memory", low, limit)
+    return best
+
+
+def _memory(args: EngineArgs, device: torch.device) -> int:
+    """Bytes for the pools."""
+    if args.memory is not None:
+        return parse_memory(args.memory)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * GPU_FRACTION)
+    return default_cpu_memory()
+
+
+def _device(name: str | None) -> torch.device:
+    """Raises ValueError for a device that is not there."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def _runner(loaded: LoadedModel, sizes: PoolSizes, device: torch.device) -> ModelRunner:
+    """The runner's own seed stays 0: every request brings one, and one that a user chose means the same anywhere."""
+    return ModelRunner(
+        loaded.model,
+        RunnerSizes(
+            num_full_blocks=sizes.num_full_blocks,
+            num_window_blocks=sizes.num_window_blocks,
+            num_state_slots=sizes.num_state_slots,
+            num_rows=sizes.num_rows,
+            encoder_tokens=sizes.encoder_tokens,
+            block_size=sizes.block_size,
+            max_model_len=sizes.max_model_len,
+            lookahead=sizes.lookahead,
+        ),
+        device,
+        encoder=loaded.encoder,
+    )
+
+
+def _eos_token_ids(config: NativeConfig, generation_defaults: Mapping[str, Any]) -> tuple[int, ...]:
+    """Every token that ends a text: the configuration's, and what `generation_config.json` adds. Raises ValueError."""
+    more = generation_defaults.get("eos_token_id")
+    ids = [config.eos_token_id, *(more if isinstance(more, list) else [] if more is None else [more])]
+    for token_id in ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < config.vocab_size:
+            raise ValueError(f"eos_token_id {token_id!r} of generation_config.json is no token of the model")
+    return tuple(dict.fromkeys(ids))

@@ -1,0 +1,46 @@
+"""References to pictures: `data:` and `file:` URLs become bytes and paths. Nothing is ever fetched over a network."""
+
+import base64
+import binascii
+from pathlib import Path
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+from urllib.request import url2pathname
+
+from hybrid.encoders.images import ImageSource
+
+
+def resolve_image(source: ImageSource, allow_files: bool = True) -> ImageSource:
+    """What `encoders.images.load_image` reads. A string without a scheme is a path.
+
+    allow_files False refuses paths and `file:` URLs: for input that comes from elsewhere. Raises ValueError.
+    """
+    if not isinstance(source, str | Path):
+        return source
+    if isinstance(source, str):
+        scheme = source.split(":", 1)[0].lower() if ":" in source else ""
+        if scheme == "data":
+            return _data(source)
+        if scheme in ("http", "https", "ftp"):
+            raise ValueError(f"{_brief(source)} is not fetched; pass the picture itself, a path or a data: URL")
+        if scheme == "file":
+            source = Path(url2pathname(unquote(urlsplit(source).path)))
+    if not allow_files:
+        raise ValueError(f"{_brief(str(source))} names a file, which is not allowed here; pass a data: URL")
+    return Path(source)
+
+
+def _data(url: str) -> bytes:
+    """The bytes in a data: URL (RFC 2397)."""
+    header, comma, body = url.partition(",")
+    if not comma:
+        raise ValueError(f"{_brief(url)} is no data: URL: it has no comma")
+    if not header.lower().endswith(";base64"):
+        return unquote_to_bytes(body)
+    try:
+        return base64.b64decode("".join(unquote(body).split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{_brief(url)} holds no valid base64: {error}") from None
+
+
+def _brief(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

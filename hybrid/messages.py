@@ -1,0 +1,78 @@
+"""Messages: a chat as users write it -> messages as chat templates read them, and the pictures in them.
+
+Content is a string or a list of parts: {"type": "text", "text": ...}, {"type": "image", "image": ...} and
+{"type": "image_url", "image_url": {"url": ...}}. Knows no tokenizer and opens no picture.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid.encoders.images import ImageSource
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """`messages` for a template, with {"type": "image"} where a picture belongs; `images` in reading order."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    images: tuple[ImageSource, ...]
+
+
+def read_conversation(messages: object) -> Conversation:
+    """Raises ValueError with the number of the message that is not as it should be."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise ValueError(f"messages must be a list of mappings, got {type(messages).__name__}")
+    if not messages:
+        raise ValueError("the conversation is empty")
+    images: list[ImageSource] = []
+    read = []
+    for index, message in enumerate(messages):
+        try:
+            read.append(_message(message, images))
+        except ValueError as error:
+            raise ValueError(f"message {index}: {error}") from None
+    return Conversation(tuple(read), tuple(images))
+
+
+def _message(message: object, images: list[ImageSource]) -> dict[str, Any]:
+    """Mutates `images`: the message's pictures are appended."""
+    if not isinstance(message, Mapping):
+        raise ValueError(f"a message must be a mapping with 'role' and 'content', got {type(message).__name__}")
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise ValueError(f"'role' must be a string such as 'user', got {role!r}")
+    if content is None and role == "assistant":  # as with calls of tools
+        content = ""
+    if isinstance(content, str):
+        return {**message, "content": content}
+    if not isinstance(content, list | tuple):
+        raise ValueError(f"'content' must be a string or a list of parts, got {type(content).__name__}")
+    parts = [_part(part, images) for part in content]
+    if all(part["type"] == "text" for part in parts):
+        return {**message, "content": "".join(part["text"] for part in parts)}  # templates without parts read it too
+    return {**message, "content": parts}
+
+
+def _part(part: object, images: list[ImageSource]) -> dict[str, str]:
+    """Mutates `images`."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if not isinstance(part, Mapping):
+        raise ValueError(f"a part of 'content' must be a mapping, got {type(part).__name__}")
+    kind = part.get("type")
+    if kind in ("text", "input_text"):
+        if not isinstance(part.get("text"), str):
+            raise ValueError(f"a text part needs 'text', a string, got {part.get('text')!r}")
+        return {"type": "text", "text": part["text"]}
+    if kind not in ("image", "image_url", "input_image", "image_pil"):
+        raise ValueError(f"a part of type {kind!r} is not known; there are 'text', 'image' and 'image_url'")
+    picture = next(
+        (part[key] for key in ("image", "image_url", "image_pil", "url", "path") if part.get(key) is not None), None
+    )
+    if isinstance(picture, Mapping):
+        picture = picture.get("url")
+    if picture is None:
+        raise ValueError(f"a part of type {kind!r} brings no picture")
+    images.append(picture)
+    return {"type": "image"}
