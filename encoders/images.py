@@ -3,6 +3,8 @@
 Knows Pillow and numpy. A picture is either read right or refused in one ValueError sentence.
 """
 
+import struct
+import zlib
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +19,12 @@ from .preprocess import preprocess, to_rgb
 MAX_PIXELS = 64_000_000  # refused before decoding: 8,000 x 8,000
 MAX_SIDE = 65_500
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
+# What Pillow's decoders raise on broken files; warnings where a program has made them errors.
+_BROKEN = (
+    OSError, ValueError, SyntaxError, LookupError, TypeError, EOFError, OverflowError, MemoryError, struct.error,
+    zlib.error, Image.DecompressionBombError, Warning,
+)  # fmt: skip
 
 ImageSource = str | Path | bytes | Image.Image | NDArray[np.generic]
 
@@ -45,8 +53,8 @@ def load_image(source: ImageSource) -> Image.Image:
         image.load()
         upright = ImageOps.exif_transpose(image)
         return to_rgb(_to_8_bit(upright))
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, MemoryError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{name} cannot be decoded: {error}") from None
+    except _BROKEN as error:
+        raise ValueError(f"{name} cannot be decoded: {_one_line(error)}") from None
 
 
 def mm_hash(pixel_values: NDArray[np.float32]) -> str:
@@ -69,10 +77,14 @@ def _open(file: BytesIO | Path, name: str) -> Image.Image:
         raise ValueError(f"{name} does not exist") from None
     except UnidentifiedImageError:
         raise ValueError(f"{name} is not an image in a supported format ({', '.join(FORMATS)})") from None
-    except Image.DecompressionBombError as error:
-        raise ValueError(f"{name} has too many pixels: {error}") from None
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError) as error:
-        raise ValueError(f"{name} cannot be opened as an image: {error}") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(f"{name} has too many pixels: {_one_line(error)}") from None
+    except _BROKEN as error:
+        raise ValueError(f"{name} cannot be opened as an image: {_one_line(error)}") from None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _check_size(image: Image.Image, name: str) -> None:

@@ -148,7 +148,7 @@ def test_a_later_plan_runs_before_the_earlier_one_is_committed() -> None:
         for request in driver.requests.values():  # the scheduler counts a placeholder, its value comes later
             request.token_ids.append(-1)
         in_flight.append((plan, driver.runner.execute(plan)))
-    for j, (request_id, prompt) in enumerate(prompts.items()):
+    for j, prompt in enumerate(prompts.values()):
         tokens = [int(output.result.sampled_token_ids[j, 0]) for _, output in in_flight]
         assert_greedy(reference, prompt, tokens)
 

@@ -1,0 +1,162 @@
+"""A checkpoint folder is read right, or refused in one sentence that names what is wrong."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hybrid.models.loading import load_model, read_checkpoint, read_config
+from hybrid.runner.loading import load
+from tests.runner.plans import random_reference, small_config
+
+VISION = {
+    "image_size": 8,
+    "patch_size": 2,
+    "merge_size": 2,
+    "hidden_size": 6,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "layer_norm_eps": 1e-6,
+}
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    random_reference(small_config("mFs", vision_config=VISION)).save(tmp_path)
+    return tmp_path
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def change_tensors(folder: Path, change: Callable[[Tensors], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def refused(folder: Path) -> str:
+    """The one sentence."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        read_checkpoint(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(folder) in message
+    return message
+
+
+def test_a_saved_checkpoint_is_read(folder: Path) -> None:
+    checkpoint = read_checkpoint(folder)
+    assert checkpoint.config == read_config(folder)
+    assert checkpoint.dtype == torch.float32
+    assert set(checkpoint.tensors) == set(load_file(folder / "model.safetensors"))
+    assert load_model(folder, torch.float32, "cpu").vocab_size == 61
+    loaded = load(folder)
+    assert loaded.encoder is not None
+    assert loaded.model.dtype == torch.float32
+    assert load(folder, torch.bfloat16).model.dtype == torch.bfloat16
+
+
+def test_a_folder_without_vision_has_no_encoder(tmp_path: Path) -> None:
+    random_reference(small_config("f")).save(tmp_path)
+    assert load(tmp_path).encoder is None
+
+
+def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert "holds no model.safetensors" in refused(folder)
+    (folder / "config.json").unlink()
+    assert "holds no config.json" in refused(folder)
+    with pytest.raises(ValueError, match=r"holds no config\.json"):
+        read_config(tmp_path / "nowhere")
+
+
+def test_pickle_weights_are_never_opened(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+    class Boom:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (exec, ("raise SystemExit",))
+
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Boom()))
+    assert "pytorch_model.bin" in refused(folder)
+    assert "pickle" in refused(folder)
+    # also under the right name
+    (folder / "pytorch_model.bin").rename(folder / "model.safetensors")
+    assert "not a readable safetensors file" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "a JSON list, not an object"),
+        ("null", "a JSON NoneType, not an object"),
+        ('{"model_type": "llama"}', "model_type 'llama' is not supported"),
+        ("{}", "model_type None is not supported"),
+        ('{"model_type": "hybrid_native"}', "is missing"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_wrong_config_is_refused(folder: Path, text: str, words: str) -> None:
+    (folder / "config.json").write_text(text)
+    assert words in refused(folder)
+
+
+def test_a_config_that_is_no_text_is_refused(folder: Path) -> None:
+    (folder / "config.json").write_bytes(b"\xff\xfe\x00{")
+    assert "cannot be read" in refused(folder)
+
+
+def test_a_wrong_value_is_named(folder: Path) -> None:
+    change_config(folder, hidden_size=-3)
+    assert "hidden_size" in refused(folder)
+    assert "-3" in refused(folder)
+
+
+def test_a_missing_tensor_is_named(folder: Path) -> None:
+    change_tensors(folder, lambda tensors: tensors.pop("layers.1.mixer.k_proj.weight"))
+    assert "lacks tensor layers.1.mixer.k_proj.weight" in refused(folder)
+
+
+def test_many_missing_tensors_are_counted(folder: Path) -> None:
+    change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("vision.")])
+    assert "vision.blocks.0.attn.proj.bias" in refused(folder)
+    assert " more" in refused(folder)
+
+
+def test_an_extra_tensor_is_named(folder: Path) -> None:
+    change_tensors(folder, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(61, 24)}))
+    assert "holds unknown tensor lm_head.weight" in refused(folder)
+
+
+def test_a_misshapen_tensor_is_named_with_both_shapes(folder: Path) -> None:
+    change_tensors(folder, lambda tensors: tensors.update({"norm.weight": torch.zeros(7)}))
+    assert "tensor norm.weight has shape [7], expected [24]" in refused(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_values_that_are_not_finite_are_refused(folder: Path, value: float) -> None:
+    change_tensors(folder, lambda tensors: tensors["layers.0.mixer.D"][:2].fill_(value))
+    assert "tensor layers.0.mixer.D holds 2 values that are NaN or infinite" in refused(folder)
+
+
+def test_integer_tensors_are_refused(folder: Path) -> None:
+    change_tensors(folder, lambda tensors: tensors.update({"norm.weight": torch.zeros(24, dtype=torch.int64)}))
+    assert "norm.weight holds int64 values" in refused(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, 5000])
+def test_a_truncated_file_is_refused(folder: Path, keep: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert "not a readable safetensors file" in refused(folder)
