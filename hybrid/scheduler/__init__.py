@@ -1,0 +1,1 @@
+"""Which requests run next and with which memory: order, readiness, admission, plan, commit. No torch in here."""

@@ -1,0 +1,93 @@
+"""SchedulerConfig: the choices of a user about what runs together. Sizes of memory are not here (see pools.sizing)."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+SchedulingPolicy = Literal["fcfs", "priority", "lpm", "dfs-weight", "lof", "routing-key"]
+Composition = Literal["decode-first", "prefill-first"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Budgets in tokens per step. Names follow vLLM where it has the notion.
+
+    long_prefill_token_threshold: the most one prefill may take of a step; 0: no limit.
+    max_num_encoder_tokens: image embeddings computed per step; None: as many as max_num_batched_tokens.
+    disable_chunked_mm_input: an image's placeholders are never split over two chunks.
+    num_draft_tokens: the most drafts one request may carry.
+    max_skips: how many requests may pass a waiting one that lacks only an adapter or an encoder place.
+    ageing_seconds: a request that waited longer goes before every policy's order, oldest first.
+    long_queue: with more requests waiting, orders that look at the cache or the running set fall back to fcfs.
+    prefill_delay_steps, prefill_delay_tokens: prefill-first gathers waiting prompts until either is reached.
+    max_decode_pause_steps: prefill-first lets decodes go without a token at most so many steps in a row.
+    min_shared_tokens: an uncached common prefix at least so long makes siblings wait for the first of them.
+    force_retraction_every: testing aid; retract a victim every so many steps. 0: never.
+    """
+
+    max_num_batched_tokens: int = 2048
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    composition: Composition = "decode-first"
+    max_plans_in_flight: int = 1
+    long_prefill_token_threshold: int = 0
+    max_num_encoder_tokens: int | None = None
+    disable_chunked_mm_input: bool = False
+    max_image_tokens: int = 0
+    num_draft_tokens: int = 0
+    max_skips: int = 64
+    max_scan: int = 256
+    max_snapshots_per_prompt: int = 8
+    max_step_failures: int = 3
+    ageing_seconds: float = 60.0
+    long_queue: int = 128
+    prefill_delay_steps: int = 4
+    prefill_delay_tokens: int = 512
+    max_decode_pause_steps: int = 8
+    min_shared_tokens: int = 16
+    initial_output_ratio: float = 0.5
+    force_retraction_every: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_num_batched_tokens",
+            "max_plans_in_flight",
+            "max_scan",
+            "max_step_failures",
+            "min_shared_tokens",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is less than 1")
+        for name in (
+            "long_prefill_token_threshold", "max_image_tokens", "num_draft_tokens", "max_skips", "long_queue",
+            "prefill_delay_steps", "prefill_delay_tokens", "max_decode_pause_steps", "max_snapshots_per_prompt",
+            "force_retraction_every", "ageing_seconds",
+        ):  # fmt: skip
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)} is negative")
+        if self.scheduling_policy not in get_args(SchedulingPolicy):
+            raise ValueError(f"scheduling_policy {self.scheduling_policy!r} is not one of {get_args(SchedulingPolicy)}")
+        if self.composition not in get_args(Composition):
+            raise ValueError(f"composition {self.composition!r} is not one of {get_args(Composition)}")
+        if not 0.0 <= self.initial_output_ratio <= 1.0:
+            raise ValueError(f"initial_output_ratio {self.initial_output_ratio} is not between 0 and 1")
+        if self.max_image_tokens > self.encoder_budget:
+            raise ValueError(
+                f"max_num_encoder_tokens {self.encoder_budget} is less than the {self.max_image_tokens} tokens of one image"
+            )
+        if self.disable_chunked_mm_input and self.max_image_tokens > self.chunk_limit:
+            raise ValueError(
+                f"with disable_chunked_mm_input a step of {self.chunk_limit} tokens cannot hold an image of "
+                f"{self.max_image_tokens} tokens"
+            )
+
+    @property
+    def encoder_budget(self) -> int:
+        """Image tokens encoded per step; at least one whole image."""
+        if self.max_num_encoder_tokens is not None:
+            return self.max_num_encoder_tokens
+        return max(self.max_num_batched_tokens, self.max_image_tokens)
+
+    @property
+    def chunk_limit(self) -> int:
+        """The most tokens one prefill may take of a step."""
+        threshold = self.long_prefill_token_threshold
+        return min(self.max_num_batched_tokens, threshold) if threshold else self.max_num_batched_tokens

@@ -1,0 +1,34 @@
+"""Why a request is where it is, in one sentence with numbers. Pure; reads the same shortages that admission returns."""
+
+from hybrid.pools.ledger import Shortage
+from hybrid.pools.memory import Memory
+
+from .tracked import Tracked
+
+
+def explain_running(request: Tracked, memory: Memory) -> str:
+    table, row = memory.table, request.row
+    assert row is not None
+    text = (
+        f"request {request.request_id!r} runs in row {row}: {int(table.num_processed[row])} of "
+        f"{int(table.num_tokens[row])} known tokens computed"
+    )
+    if request.shortages and table.num_computed[row] < table.num_tokens[row]:
+        text += f", held back because {_because(request.shortages)}"
+    return text
+
+
+def explain_waiting(request: Tracked, shortages: tuple[Shortage, ...], ahead: int, memory: Memory) -> str:
+    """ahead: ready requests that arrived before it."""
+    name = f"request {request.request_id!r} waits"
+    if request.gates:
+        return f"{name} for {', '.join(gate.name for gate in request.gates)} to become ready and holds no memory"
+    if shortages:
+        return f"{name} because {_because(shortages)}"
+    if ahead:
+        return f"{name} behind {ahead} earlier requests; every pool could hold it now"
+    return f"{name} for the next step; every pool can hold it ({memory.rows.available()} request rows available)"
+
+
+def _because(shortages: tuple[Shortage, ...]) -> str:
+    return " and ".join(str(shortage) for shortage in shortages)

@@ -1,0 +1,510 @@
+"""Scheduler: requests in, plans out, results in, tokens out. The one public face of this folder.
+
+    add / abort / finish      requests come and go, at any moment
+    schedule -> StepPlan      running first, then waiting; a plan holds only what was granted
+    commit(StepResult)        the only place where truth advances;  fail(step_id, error) takes a step back
+    pop_finished, explain, stats
+
+It drives without a model. It knows tokens, rows and pools; it does not know text, tensors or devices.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from time import monotonic
+
+from hybrid.pools.ledger import Ints
+from hybrid.pools.memory import Memory
+from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits
+from hybrid.pools.transaction import Claim, Transaction
+
+from .admission import Admission, continue_chunk
+from .builder import InFlight, PlanBuilder, PublishPoint
+from .chunk import release_images
+from .commit import advance, check_result
+from .config import SchedulerConfig
+from .decode import Drafts, schedule_decodes
+from .delayer import PrefillDelayer
+from .explain import explain_running, explain_waiting
+from .leave import leave, publish_point, release_snapshot
+from .outcome import FinishedRequest, FinishReason, NewTokens
+from .plan import Snapshot, StepPlan, StepResult
+from .request import NewRequest
+from .reservation import OutputReservation
+from .running import Running
+from .siblings import waits_for_sibling
+from .stats import Counters, SchedulerStats
+from .tracked import Tracked, track
+from .validate import check_request
+from .waiting import WaitingQueue
+
+SKIPPABLE = frozenset({"encoder", "LoRA"})
+
+
+class Scheduler:
+    """See the module. Not thread-safe: one thread drives it.
+
+    `clock` gives seconds for arrival, ageing and time-outs; nothing else depends on it.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        sizes: PoolSizes,
+        kinds: Kinds,
+        *,
+        enable_prefix_caching: bool = True,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        lookahead = max(config.max_plans_in_flight - 1, config.num_draft_tokens)
+        if sizes.lookahead < lookahead:
+            raise ValueError(
+                f"pools sized for a lookahead of {sizes.lookahead} tokens, but {config.max_plans_in_flight} plans in "
+                f"flight and {config.num_draft_tokens} drafts need {lookahead}"
+            )
+        if config.max_image_tokens > sizes.encoder_tokens:
+            raise ValueError(
+                f"the encoder pool has {sizes.encoder_tokens} tokens in all and one image needs {config.max_image_tokens}"
+            )
+        for shortage in never_fits(Need(max_total_tokens=1), sizes, kinds):
+            raise ValueError(f"not even a request of one token fits: {shortage}")
+        self.config = config
+        self.memory = Memory(sizes, kinds, enable_prefix_caching)
+        self._clock = clock
+        self._requests: dict[str, Tracked] = {}
+        self._waiting = WaitingQueue(config)
+        self._running = Running(sizes.num_rows)
+        self._reservation = OutputReservation(config.initial_output_ratio)
+        self._admission = Admission(self.memory, config, self._running, self._reservation)
+        self._delayer = PrefillDelayer(config)
+        self._drafts = Drafts(sizes.num_rows, config.num_draft_tokens)
+        self._in_flight: deque[InFlight] = deque()
+        self._finished: list[FinishedRequest] = []
+        self._counters = Counters()
+        self._next_step = 1
+        self._next_seq = 0
+        self._forced_at = 0
+
+    # --- requests come and go ------------------------------------------------------------------------------------
+
+    def add(self, new: NewRequest) -> None:
+        """Mutates: the request waits. Raises ValueError in one sentence when it is malformed or can never run."""
+        if new.request_id in self._requests:
+            raise ValueError(f"request {new.request_id!r} is already here")
+        sizes = self.memory.sizes
+        need = check_request(new, sizes, self.config)
+        shortages = never_fits(need, sizes, self.memory.kinds)
+        if shortages:
+            reasons = "; ".join(str(shortage) for shortage in shortages)
+            raise ValueError(f"request {new.request_id!r} can never run: {reasons}")
+        request = track(new, self._next_seq, self._clock(), need.max_total_tokens)
+        self._next_seq += 1
+        self._requests[new.request_id] = request
+        self._waiting.push(request)
+
+    def abort(self, request_id: str) -> bool:
+        """Mutates: ends the request at once, wherever it stands. False if it is not here (any more)."""
+        return self._end(request_id, "abort")
+
+    def finish(self, request_id: str) -> bool:
+        """Mutates: ends a running request as "stop" (the caller found a stop string). False if it is not here."""
+        return self._end(request_id, "stop")
+
+    def _end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        if request.row is None:
+            self._waiting.remove(request)
+            self._report(request, reason, len(request.known), error=error)
+        elif reason == "stop":
+            self._finish_running(request, "stop", None)
+        else:
+            self._report(request, reason, int(self.memory.table.num_tokens[request.row]), error=error)
+            leave(self.memory, self._running, request)
+        return True
+
+    def _report(
+        self,
+        request: Tracked,
+        reason: FinishReason,
+        num_tokens: int,
+        stop_token: int | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Mutates: the request is gone for its caller."""
+        del self._requests[request.request_id]
+        self._finished.append(
+            FinishedRequest(
+                request_id=request.request_id,
+                reason=reason,
+                num_prompt_tokens=request.num_prompt_tokens,
+                num_output_tokens=num_tokens - request.num_prompt_tokens,
+                num_cached_tokens=request.num_cached_tokens or 0,
+                stop_token_id=stop_token,
+                error=error,
+            )
+        )
+
+    def pop_finished(self) -> list[FinishedRequest]:
+        """Mutates: everything that ended since the last call, in order."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    # --- schedule ------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan | None:
+        """Mutates: the next plan, or None when nothing can run before something else happens (a result, an arrival,
+        a gate). Several plans may be in flight; results are committed in the order of the plans."""
+        now = self._clock()
+        for request, error in self._waiting.sweep(now):
+            self._report(request, "error", len(request.known), error=error)
+        if len(self._in_flight) >= self.config.max_plans_in_flight:
+            return None
+        self._force_retraction()
+        retracted = False
+        while True:
+            builder = PlanBuilder(
+                self._next_step, self.memory.table, self.config.max_num_batched_tokens, self.config.encoder_budget
+            )
+            retracted = self._compose(builder, now, admit=not retracted) or retracted
+            if not builder.empty:
+                break
+            # Nothing could be scheduled. With results in flight, wait for them. Otherwise those that run block each
+            # other: the latest gives up its memory, until the first of them can go on.
+            if self._in_flight or len(self._running) == 0:
+                return None
+            if len(self._running) == 1:
+                if retracted:
+                    continue
+                self._give_up(self._running.requests()[0])
+                return None
+            self._retract(self._victim(builder) or self._running.requests()[0])
+            retracted = True
+        self._take_snapshots(builder)
+        flight = builder.freeze()
+        self._in_flight.append(flight)
+        self._next_step += 1
+        self._running.start_decoding([request for request in flight.chunks if self._prefilled(request)])
+        return flight.plan
+
+    def _compose(self, builder: PlanBuilder, now: float, admit: bool) -> bool:
+        """Mutates: fill the builder in the configured composition. Returns whether somebody was retracted."""
+        has_decodes = len(self._running.decoding) > 0
+        prefill_first = self.config.composition == "prefill-first" and not self._delayer.decodes_first()
+        if prefill_first:
+            self._continue_prefills(builder)
+            waiting_tokens = self._waiting_tokens() if has_decodes else 0
+            if admit and not self._delayer.delays(waiting_tokens, has_decodes):
+                self._admit_waiting(builder, now)
+            retracted = self._schedule_decodes(builder)
+        else:
+            retracted = self._schedule_decodes(builder)
+            self._continue_prefills(builder)
+            if admit and not retracted:
+                self._admit_waiting(builder, now)
+        self._delayer.note_step(len(self._running.decoding) > builder.num_decodes)
+        return retracted
+
+    def _schedule_decodes(self, builder: PlanBuilder) -> bool:
+        before = self._counters.retractions
+
+        def retract() -> Ints | None:
+            victim = self._victim(builder)
+            if victim is None or len(self._running) == 1:
+                return None
+            self._retract(victim)
+            return self._running.decoding
+
+        if builder.token_budget > 0 and len(self._running.decoding):
+            schedule_decodes(
+                self.memory, self._drafts, builder, self._running.decoding, len(self._in_flight) > 0, retract
+            )
+        return self._counters.retractions > before
+
+    def _continue_prefills(self, builder: PlanBuilder) -> None:
+        for request in self._running.prefilling:
+            if builder.token_budget <= 0:
+                return
+            continue_chunk(self.memory, self.config, builder, request)
+
+    def _admit_waiting(self, builder: PlanBuilder, now: float) -> None:
+        """Mutates: the waiting requests that fit, in the policy's order. A request that lacks only an adapter or an encoder place
+        is passed by (a bounded number of times); any other shortage ends the scan."""
+        memory = self.memory
+        if builder.token_budget <= 0 or not self._waiting.num_ready or memory.rows.available() <= 0:
+            return
+        elders = self._elders()
+        keys: Counter[str] = Counter()
+        if self.config.scheduling_policy == "routing-key":
+            keys.update(request.routing_key for request in self._running.requests())
+        admitted: list[Tracked] = []
+        passed: list[Tracked] = []
+        scanned = 0
+        for request in self._waiting.propose(now, self._admission.refresh_match, keys):
+            scanned += 1
+            if builder.token_budget <= 0 or scanned > self.config.max_scan:
+                break
+            self._admission.refresh_match(request)
+            if waits_for_sibling(memory, builder, elders, request, self.config.min_shared_tokens):
+                continue
+            if self._admission.try_admit(request, builder, len(self._in_flight) > 0):
+                admitted.append(request)
+                elders.append(request)
+                for earlier in passed:
+                    earlier.skips += 1
+                self._count_admission(request)
+            elif (
+                all(shortage.pool in SKIPPABLE for shortage in request.shortages)
+                and request.skips < self.config.max_skips
+            ):
+                passed.append(request)
+            else:
+                break
+        for request in admitted:
+            self._waiting.remove(request)
+
+    def _elders(self) -> list[Tracked]:
+        """Running requests that have resume points ahead of them, or in flight."""
+        in_flight = (request for flight in self._in_flight for request in flight.chunks if request.awaited)
+        return list(dict.fromkeys([*self._running.prefilling, *(r for r in in_flight if r.row is not None)]))
+
+    def _count_admission(self, request: Tracked) -> None:
+        self._counters.prompt_tokens += len(request.known) if not request.retractions else 0
+        self._counters.hit_tokens += request.match.length if not request.retractions else 0
+        self._counters.recomputed_tokens += max(0, request.lost_tokens - request.match.length)
+        request.lost_tokens = 0
+
+    def _waiting_tokens(self) -> int:
+        return sum(len(request.known) for request in self._waiting)
+
+    def _prefilled(self, request: Tracked) -> bool:
+        table, row = self.memory.table, request.row
+        return row is not None and bool(table.num_computed[row] >= table.num_tokens[row])
+
+    def _take_snapshots(self, builder: PlanBuilder) -> None:
+        """Mutates: resume points that fall into this plan's chunks get a state slot each, where there is one to spare."""
+        memory, table = self.memory, self.memory.table
+        for request in builder.chunks:
+            row = request.row
+            if row is None or not request.wanted:
+                continue
+            end = int(table.num_computed[row])
+            for position in [point for point in request.wanted if point <= end]:
+                slot: int | None = None
+                if memory.kinds.state:
+                    with Transaction() as transaction:
+                        if transaction.reserve(Claim.of(memory.state, 1)):
+                            continue
+                        slot = int(transaction.commit()[0][0])
+                    builder.snapshots.append(Snapshot(row, position, slot))
+                request.awaited.append(position)
+                builder.publish.append(PublishPoint(request, row, int(table.epoch[row]), position, slot))
+            request.wanted = [point for point in request.wanted if point > end]
+
+    # --- retraction ----------------------------------------------------------------------------------------------
+
+    def _victim(self, builder: PlanBuilder) -> Tracked | None:
+        """Who gives way: the least urgent priority, among those the latest admitted; never one this plan holds."""
+        table = self.memory.table
+        candidates = [
+            request
+            for request in self._running.requests()
+            if request.row is not None and table.last_step[request.row] != builder.step_id
+        ]
+        return max(candidates, key=_gives_way, default=None)
+
+    def _retract(self, request: Tracked) -> None:
+        """Mutates: the request gives up all memory and waits, at its old place, to be recomputed."""
+        self._counters.retractions += 1
+        self._reservation.retracted()
+        self._requeue(request, state_is_exact=True)
+
+    def _requeue(self, request: Tracked, state_is_exact: bool) -> None:
+        table, row = self.memory.table, request.row
+        assert row is not None
+        request.known = table.token_ids[row, : table.num_tokens[row]].copy()
+        request.lost_tokens = int(min(table.num_processed[row], table.num_tokens[row]))
+        request.retractions += 1
+        leave(self.memory, self._running, request, state_is_exact)
+        request.wanted, request.awaited, request.skips, request.match_version = [], [], 0, -1
+        request.common.clear()
+        self._waiting.push(request)
+
+    def _force_retraction(self) -> None:
+        """Mutates: the testing aid. Never the last one running, so that the first always gets on."""
+        every = self.config.force_retraction_every
+        if every and self._next_step % every == 0 and len(self._running) > 1 and self._forced_at != self._next_step:
+            self._forced_at = self._next_step
+            self._retract(max(self._running.requests(), key=_gives_way))
+
+    def _give_up(self, request: Tracked) -> None:
+        """Mutates: the last resort. One request runs alone, nothing is in flight, and it cannot go on."""
+        reasons = "; ".join(str(shortage) for shortage in request.shortages) or "no pool names a shortage"
+        self._end(
+            request.request_id,
+            "error",
+            f"request {request.request_id!r} cannot go on although it runs alone: {reasons}",
+        )
+
+    # --- results -------------------------------------------------------------------------------------------------
+
+    def commit(self, result: StepResult) -> NewTokens:
+        """Mutates: what the oldest plan in flight computed becomes true. Rows of requests that were aborted or retracted
+        meanwhile are dropped. Raises ValueError, with nothing changed, if the result is not that plan's."""
+        if not self._in_flight:
+            raise ValueError(f"result of step {result.step_id}, but no step is in flight")
+        check_result(self._in_flight[0], result, self.config.num_draft_tokens)
+        flight = self._in_flight.popleft()
+        memory, step = self.memory, flight.plan.step_id
+        memory.settle(step)
+        advanced = advance(memory, self._drafts, flight, result)
+        for image in flight.plan.encode:
+            memory.encoder.confirm(image.mm_hash, image.slots)
+        for lora_id, units in flight.adapters:
+            memory.lora.confirm(lora_id, units)
+        for point in flight.publish:
+            self._publish(point)
+        for request in flight.chunks:
+            if request.row is not None and request.images:
+                release_images(memory, request, int(memory.table.num_processed[request.row]))
+        memory.release_behind_window(advanced.rows)
+        for request in [
+            r for r in self._running.draining if r.row is not None and memory.table.last_step[r.row] <= step
+        ]:
+            leave(memory, self._running, request)
+        for row, stop_token in zip(advanced.ended_rows.tolist(), advanced.stop_tokens.tolist(), strict=True):
+            ended = self._running.by_row[row]
+            assert ended is not None
+            self._finish_running(
+                ended, "stop" if stop_token >= 0 else "length", stop_token if stop_token >= 0 else None
+            )
+        return advanced.tokens
+
+    def _publish(self, point: PublishPoint) -> None:
+        """Mutates: a snapshot of a request that still owns its row becomes a resume point; its slot changes owner."""
+        memory = self.memory
+        if memory.table.epoch[point.row] == point.epoch:
+            publish_point(memory, point.request, point.position, point.slot)
+            if point.position in point.request.awaited:
+                point.request.awaited.remove(point.position)
+        if point.slot is not None:
+            release_snapshot(memory, point.slot)
+
+    def _finish_running(self, request: Tracked, reason: FinishReason, stop_token: int | None) -> None:
+        """Mutates: reported at once; its memory goes back as soon as no step in flight computes for it."""
+        table, row = self.memory.table, request.row
+        assert row is not None
+        num_tokens = int(table.num_tokens[row])
+        self._reservation.finished(
+            num_tokens - request.num_prompt_tokens, request.max_total_tokens - request.num_prompt_tokens
+        )
+        self._report(request, reason, num_tokens, stop_token)
+        if table.last_step[row] <= self.memory.rows.settled_step:
+            leave(self.memory, self._running, request)
+        else:
+            table.live[row] = False
+            self._running.stop(request)
+            self._running.draining.append(request)
+
+    def fail(self, step_id: int, error: str) -> None:
+        """Mutates: the oldest plan in flight came to nothing. Its requests wait to be recomputed; one whose steps fail too often
+        ends with `error`. Raises ValueError if `step_id` is not the oldest in flight."""
+        if not self._in_flight or self._in_flight[0].plan.step_id != step_id:
+            oldest = self._in_flight[0].plan.step_id if self._in_flight else None
+            raise ValueError(f"step {step_id} is not the oldest step in flight ({oldest})")
+        flight = self._in_flight.popleft()
+        memory = self.memory
+        memory.settle(step_id)
+        owned = memory.table.epoch[flight.plan.rows] == flight.epochs
+        victims = [self._running.by_row[row] for row in flight.plan.rows[owned].tolist()]
+        for image in flight.plan.encode:
+            if not memory.encoder.is_confirmed(image.mm_hash) and memory.encoder.get(image.mm_hash) is image.slots:
+                memory.encoder.forget(image.mm_hash)
+                victims += [r for r in self._running.requests() if any(u is image.slots for u in r.images.values())]
+        for lora_id, units in flight.adapters:
+            if not memory.lora.is_confirmed(lora_id):
+                memory.lora.forget(lora_id)
+                victims += [r for r in self._running.requests() if r.adapter_units is units]
+        for point in flight.publish:
+            if point.slot is not None:
+                release_snapshot(memory, point.slot)
+        for request in dict.fromkeys(victims):
+            if request is None or request.row is None:
+                continue
+            if request in self._running.draining:
+                leave(memory, self._running, request, state_is_exact=False)
+                continue
+            request.failures += 1
+            if request.failures >= self.config.max_step_failures:
+                self._report(request, "error", int(memory.table.num_tokens[request.row]), error=error)
+                leave(memory, self._running, request, state_is_exact=False)
+            else:
+                self._requeue(request, state_is_exact=False)
+        self._counters.failed_steps += 1
+
+    # --- questions -----------------------------------------------------------------------------------------------
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that wait or run."""
+        return len(self._requests)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Plans whose results are not committed."""
+        return len(self._in_flight)
+
+    def num_cached_tokens(self, request_id: str) -> int:
+        """Prompt tokens that the request did not compute itself, as of its first admission."""
+        return self._requests[request_id].num_cached_tokens or 0
+
+    def explain(self, request_id: str) -> str:
+        """One sentence: what holds the request back, with numbers. Pure."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return f"request {request_id!r} is not here: it never was, or it has ended"
+        if request.row is not None:
+            return explain_running(request, self.memory)
+        ahead = sum(1 for other in self._waiting if not other.gates and other.seq < request.seq)
+        builder = PlanBuilder(
+            self._next_step, self.memory.table, self.config.max_num_batched_tokens, self.config.encoder_budget
+        )
+        shortages = () if request.gates else self._admission.shortages(request, builder)
+        return explain_waiting(request, shortages, ahead, self.memory)
+
+    def stats(self) -> SchedulerStats:
+        """Counters and ledgers as they are now."""
+        return SchedulerStats(
+            num_waiting=len(self._waiting),
+            num_running=len(self._running),
+            num_in_flight=len(self._in_flight),
+            output_ratio=self._reservation.ratio,
+            prompt_tokens=self._counters.prompt_tokens,
+            hit_tokens=self._counters.hit_tokens,
+            retractions=self._counters.retractions,
+            recomputed_tokens=self._counters.recomputed_tokens,
+            failed_steps=self._counters.failed_steps,
+            ledgers=self.memory.ledgers(),
+        )
+
+    def reset_prefix_cache(self) -> None:
+        """Mutates: forget all resume points and idle images."""
+        if self.memory.cache is not None:
+            self.memory.cache.clear()
+
+    def check(self) -> None:
+        """Every invariant of memory and queues. For tests; raises InvariantViolation or AssertionError."""
+        rows = [row for row, request in enumerate(self._running.by_row) if request is not None]
+        self.memory.check(rows)
+        for request in self._requests.values():
+            queued = request in list(self._waiting)
+            assert queued == (request.row is None), f"{request.request_id!r} is neither waiting nor running, or both"
+            if queued:
+                assert not request.images and request.adapter_units is None, (
+                    f"{request.request_id!r} holds while it waits"
+                )
+
+
+def _gives_way(request: Tracked) -> tuple[int, int]:
+    """Larger gives way earlier: less urgent, then later admitted."""
+    return request.new.priority, request.rank

@@ -1,0 +1,66 @@
+"""KeyedPool: units that belong to a key many requests share: an image by its `mm_hash`, a LoRA adapter by its `lora_id`.
+
+An entry is in use while requests hold it, stays cached afterwards, and is evicted least recently used first. It can be
+shared from the plan that fills it onwards (plans run in order), but only `confirm` (that plan was processed) makes
+it a cached entry that outlives its users.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from .ledger import Ints, UnitPool
+
+K = TypeVar("K", bound=Hashable)
+
+
+class KeyedPool(UnitPool, Generic[K]):
+    """UnitPool with a least-recently-used table key -> units."""
+
+    def __init__(self, name: str, unit: str, capacity: int) -> None:
+        super().__init__(name, unit, capacity)
+        self._units: OrderedDict[K, Ints] = OrderedDict()
+        self._confirmed: set[K] = set()
+        self.evict = self._evict_idle
+
+    def get(self, key: K) -> Ints | None:
+        """The units of `key`, or None. Pure."""
+        return self._units.get(key)
+
+    def is_confirmed(self, key: K) -> bool:
+        return key in self._confirmed
+
+    def insert(self, key: K, units: Ints) -> None:
+        """Mutates: `units` (just taken, one user) become the entry of `key`."""
+        assert key not in self._units, f"{self.name}: {key!r} is there already"
+        self._units[key] = units
+
+    def confirm(self, key: K, units: Ints) -> None:
+        """Mutates: the step that filled `units` was processed. Ignored if the entry was dropped or replaced meanwhile."""
+        if self._units.get(key) is units and key not in self._confirmed:
+            self.publish(units)
+            self._confirmed.add(key)
+
+    def use(self, key: K) -> None:
+        """Mutates: marks `key` as the most recently used."""
+        self._units.move_to_end(key)
+
+    def leave(self, key: K, units: Ints, until_step: int = 0) -> None:
+        """Mutates: one user less. An unconfirmed entry without users is dropped."""
+        self.release(units, until_step)
+        if self._units.get(key) is units and key not in self._confirmed and self.refs[units[0]] == 0:
+            del self._units[key]
+
+    def forget(self, key: K) -> None:
+        """Mutates: the entry is void (unloaded, or its step failed); present users keep their units until they leave."""
+        units = self._units.pop(key, None)
+        if units is not None and key in self._confirmed:
+            self._confirmed.discard(key)
+            self.unpublish(units)
+
+    def _evict_idle(self, n: int) -> None:
+        for key, units in list(self._units.items()):
+            if self.num_free >= n:
+                return
+            if key in self._confirmed and self.refs[units[0]] == 0 and self.busy[units].max() <= self.settled_step:
+                self.forget(key)

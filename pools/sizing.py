@@ -1,0 +1,211 @@
+"""Sizing and life needs: how many units each pool has, and how many one request may ever use. Pure arithmetic.
+
+Start-up checks, refusal of what can never fit, admission and the planner call the same functions here.
+"""
+
+from dataclasses import dataclass, replace
+
+from .ledger import Shortage
+from .specs import ModelSpec
+from .window import window_quota
+
+LORA_RANK_UNIT = 8  # columns per rank unit: a rank-8 adapter costs an eighth of a rank-64 one
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSizes:
+    """Capacities of the six pools, and the shape facts that their arithmetic needs. Blocks hold `block_size` tokens."""
+
+    num_rows: int
+    num_full_blocks: int
+    num_window_blocks: int
+    num_state_slots: int
+    encoder_tokens: int
+    lora_units: int
+    block_size: int
+    sliding_window: int  # 0: no sliding-window layers
+    max_model_len: int
+    lookahead: int = 0  # tokens in flight beyond the next one: plans in flight - 1, or drafts
+
+    def __post_init__(self) -> None:
+        for name in ("num_rows", "block_size", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is less than 1")
+        for name in ("num_full_blocks", "num_window_blocks", "num_state_slots", "encoder_tokens", "lora_units"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)} is negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Which kinds of layer memory a model uses at all."""
+
+    full: bool
+    window: bool
+    state: bool
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> "Kinds":
+        return cls(spec.full_bytes_per_token > 0, spec.sliding_window > 0, spec.state_bytes_per_slot > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one request asks for over its life. `max_total_tokens`: prompt plus the longest permitted output."""
+
+    max_total_tokens: int
+    image_tokens: tuple[int, ...] = ()
+    lora_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LifeUnits:
+    """A Need in each pool's own units: the most that the request holds at once when it runs alone."""
+
+    rows: int
+    full: int
+    window: int
+    state: int
+    encoder: int
+    lora: int
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    return -(-num_tokens // block_size)
+
+
+def lora_units(rank: int) -> int:
+    """Rank units of an adapter of this rank."""
+    return -(-rank // LORA_RANK_UNIT)
+
+
+def life_units(need: Need, sizes: PoolSizes, kinds: Kinds) -> LifeUnits:
+    """What `need` costs. Images are held one after the other, so the largest counts."""
+    total = need.max_total_tokens
+    return LifeUnits(
+        rows=1,
+        full=blocks_for(total, sizes.block_size) if kinds.full else 0,
+        window=window_quota(sizes.sliding_window, sizes.block_size, sizes.lookahead, total) if kinds.window else 0,
+        state=1 if kinds.state else 0,
+        encoder=max(need.image_tokens, default=0),
+        lora=lora_units(need.lora_rank),
+    )
+
+
+POOL_UNITS = {
+    "request row": "row",
+    "full attention": "block",
+    "sliding window": "block",
+    "recurrent state": "slot",
+    "encoder": "token",
+    "LoRA": "rank unit",
+}
+
+
+def never_fits(need: Need, sizes: PoolSizes, kinds: Kinds) -> tuple[Shortage, ...]:
+    """The pools that can never hold `need`, however empty they are; () if it fits."""
+    units = life_units(need, sizes, kinds)
+    rows = (
+        ("request row", units.rows, sizes.num_rows),
+        ("full attention", units.full, sizes.num_full_blocks),
+        ("sliding window", units.window, sizes.num_window_blocks),
+        ("recurrent state", units.state, sizes.num_state_slots),
+        ("encoder", units.encoder, sizes.encoder_tokens),
+        ("LoRA", units.lora, sizes.lora_units),
+    )
+    return tuple(
+        Shortage(name, POOL_UNITS[name], needed, capacity, capacity, never=True)
+        for name, needed, capacity in rows
+        if needed > capacity
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBytes:
+    """Bytes of each pool at given sizes."""
+
+    full: int
+    window: int
+    state: int
+    encoder: int
+
+    @property
+    def total(self) -> int:
+        return self.full + self.window + self.state + self.encoder
+
+
+def pool_bytes(sizes: PoolSizes, spec: ModelSpec) -> MemoryBytes:
+    """Device bytes of the pools (LoRA weights are counted by the adapter store)."""
+    return MemoryBytes(
+        full=sizes.num_full_blocks * sizes.block_size * spec.full_bytes_per_token,
+        window=sizes.num_window_blocks * sizes.block_size * spec.window_bytes_per_token,
+        state=sizes.num_state_slots * spec.state_bytes_per_slot,
+        encoder=sizes.encoder_tokens * spec.encoder.bytes_per_token if spec.encoder is not None else 0,
+    )
+
+
+def size_pools(
+    spec: ModelSpec,
+    memory_bytes: int,
+    *,
+    block_size: int,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    max_model_len: int,
+    max_plans_in_flight: int = 1,
+    num_draft_tokens: int = 0,
+    snapshots_per_seq: float = 2.0,
+    encoder_tokens: int | None = None,
+    lora_units: int = 0,
+) -> PoolSizes:
+    """Divide `memory_bytes` among the pools.
+
+    First what `max_num_seqs` requests are promised (states with `snapshots_per_seq` cached snapshots each, windows,
+    one token budget per plan in flight for chunks, images); all that is left becomes full-attention blocks. Where that
+    leaves fewer blocks than one request of `max_model_len` needs, bounded pools shrink towards one request.
+
+    Raises ValueError naming pool, units needed and there, when one request of max_model_len does not fit.
+    """
+    kinds = Kinds.of(spec)
+    lookahead = max(max_plans_in_flight - 1, num_draft_tokens)
+    image = spec.encoder.max_tokens_per_image if spec.encoder is not None else 0
+    images = encoder_tokens if encoder_tokens is not None else max(4 * image, min(max_num_seqs * image, 16 * image))
+    block_bytes = spec.full_bytes_per_token * block_size
+
+    def sized(seqs: int, snapshots: float) -> PoolSizes:
+        quota = window_quota(spec.sliding_window, block_size, lookahead, max_model_len) if kinds.window else 0
+        chunk = blocks_for(max_num_batched_tokens, block_size) * max_plans_in_flight if kinds.window else 0
+        chunk = min(chunk, blocks_for(max_model_len, block_size) * seqs)
+        return PoolSizes(
+            num_rows=max_num_seqs,
+            num_full_blocks=0,
+            num_window_blocks=2 * seqs * quota + chunk if snapshots else seqs * quota + chunk,
+            num_state_slots=seqs + int(seqs * snapshots) if kinds.state else 0,
+            encoder_tokens=images,
+            lora_units=lora_units,
+            block_size=block_size,
+            sliding_window=spec.sliding_window,
+            max_model_len=max_model_len,
+            lookahead=lookahead,
+        )
+
+    one_request = blocks_for(max_model_len, block_size) if kinds.full else 0
+    best: PoolSizes | None = None
+    seqs, snapshots = max_num_seqs, snapshots_per_seq
+    while True:
+        best = sized(seqs, snapshots)
+        left = memory_bytes - pool_bytes(best, spec).total
+        if left >= one_request * block_bytes or (seqs == 1 and snapshots == 0):
+            break
+        seqs, snapshots = (seqs, 0.0) if snapshots else (max(1, seqs // 2), 0.0)
+    if kinds.full:
+        most = blocks_for(max_model_len, block_size) * max_num_seqs * 2
+        best = replace(best, num_full_blocks=max(0, min(left // block_bytes, most)))
+    if left < 0:
+        need = pool_bytes(best, spec).total
+        raise ValueError(
+            f"memory of {memory_bytes} bytes does not hold one request: the bounded pools alone need {need}"
+        )
+    for shortage in never_fits(Need(max_model_len), best, kinds):
+        raise ValueError(f"max_model_len {max_model_len} does not fit: {shortage}")
+    return best
