@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from .digits_data import Digits, draw_digit
 from .questions import Question, digit_question, follow_up, scene_question, vary
-from .tiny_world import SceneKind, draw, random_scene
+from .tiny_world import Scene, SceneKind, draw, random_scene
 
 START, END, IMAGE, PAD = "<|im_start|>", "<|im_end|>", "<|image|>", "<|pad|>"
 SPECIAL_TOKENS = (PAD, START, END, IMAGE)
@@ -60,13 +60,22 @@ SIDES = (64, 96, 128, 160, 200, 256)  # pixels; people's pictures have any size
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawn picture and what it shows: a scene or a digit."""
+
+    image: Image.Image
+    scene: Scene | None = None
+    digit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A user's message, with a picture in it or not, and the assistant's answer."""
 
     kind: str
     question: str
     answer: str
-    picture: Image.Image | None = None
+    picture: Picture | None = None
     picture_last: bool = False
 
 
@@ -77,7 +86,7 @@ class Conversation:
     turns: tuple[Turn, ...]
     system: str | None = None
 
-    def pictures(self) -> list[Image.Image]:
+    def pictures(self) -> list[Picture]:
         """Pictures in reading order, as many as the text has placeholders."""
         return [turn.picture for turn in self.turns if turn.picture is not None]
 
@@ -175,11 +184,12 @@ def picture_turns(
     questions: list[Question] = []
     if rng.random() < digit_share:
         index = rng.randrange(len(digits))
-        picture = draw_digit(rng, digits.ink[index], side)
-        questions = [digit_question(rng, int(digits.labels[index])) for _ in range(count)]
+        digit = int(digits.labels[index])
+        picture = Picture(draw_digit(rng, digits.ink[index], side), digit=digit)
+        questions = [digit_question(rng, digit) for _ in range(count)]
     else:
         scene = random_scene(rng, scene_kind)
-        picture = draw(scene, side)
+        picture = Picture(draw(scene, side), scene=scene)
         while len(questions) < count:
             follow = follow_up(rng, questions[-1]) if questions and rng.random() < 0.35 else None
             questions.append(follow or scene_question(rng, scene))

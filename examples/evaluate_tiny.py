@@ -98,7 +98,7 @@ def answer_with_reference(model_dir: Path, samples: Sequence[Sample], tokenizer:
     for sample in tqdm(samples, desc="reference", unit="sample"):
         text = sample.prompt.replace(IMAGE, IMAGE * vision.num_image_tokens)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        pictures = [preprocess(picture, vision.image_size) for picture in sample.conversation.pictures()]
+        pictures = [preprocess(picture.image, vision.image_size) for picture in sample.conversation.pictures()]
         pixel_values = torch.stack([torch.from_numpy(picture) for picture in pictures])
         generated = model.generate(ids, pixel_values, MAX_TOKENS, model.config.eos_token_id)
         answers.append(tokenizer.decode(generated, skip_special_tokens=True))
@@ -112,7 +112,7 @@ def answer_with_engine(model_dir: Path, samples: Sequence[Sample], tokenizer: An
     prompts = []
     for sample in samples:
         (picture,) = sample.conversation.pictures()
-        prompts.append({"prompt": sample.prompt, "multi_modal_data": {"image": picture}})
+        prompts.append({"prompt": sample.prompt, "multi_modal_data": {"image": picture.image}})
     llm = LLM(model=str(model_dir))
     outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=MAX_TOKENS))
     return [output.outputs[0].text for output in outputs]

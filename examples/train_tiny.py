@@ -19,8 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
-from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from tqdm import tqdm
@@ -38,19 +36,23 @@ from .conversations import (
     START,
     Answer,
     Encoder,
+    Picture,
     random_conversation,
     special_id,
 )
 from .digits_data import Digits, load_split
+from .hints import HintHead, hints
 
 VOCAB_SIZE = 1024
+HINT_WEIGHT = 0.2
+SMALL_BATCHES = 1000  # the first steps take half a batch: early on, more steps are worth more than smooth ones
 BATCHES_PER_POOL = 8  # conversations of so many batches are sorted by length together, so that little is padding
-Row = tuple[list[int], list[Answer], list[Image.Image]]
+Row = tuple[list[int], list[Answer], list[Picture]]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token ids [B, T] padded on the right, pictures [n, 3, S, S], and where answers are predicted.
+    """Token ids [B, T] padded on the right, pictures [n, 3, S, S] with their hints, and where answers are predicted.
 
     `positions` [A] index the flattened [B * T] tokens *before* each answer token, `targets` [A] are those tokens,
     `owners` [A] say to which entry of `kinds` (one per answer) a token belongs.
@@ -58,6 +60,7 @@ class Batch:
 
     token_ids: Tensor
     pixel_values: Tensor
+    hints: Tensor
     positions: Tensor
     targets: Tensor
     owners: Tensor
@@ -91,9 +94,11 @@ def train(args: argparse.Namespace) -> None:
     assert config.vision_config is not None
     encoder = Encoder(tokenizer, config.vision_config.num_image_tokens)
     model = initialise(NativeReference(config), args.seed)
-    model.set_scan_form("quadratic")
-    decayed = [p for p in model.parameters() if p.ndim >= 2]
-    others = [p for p in model.parameters() if p.ndim < 2]
+    model.set_form("fast")
+    head = HintHead(config.hidden_size)
+    parameters = [*model.parameters(), *head.parameters()]
+    decayed = [p for p in parameters if p.ndim >= 2]
+    others = [p for p in parameters if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, betas=(0.9, 0.98), fused=True)
 
@@ -102,6 +107,7 @@ def train(args: argparse.Namespace) -> None:
     if args.resume:
         state = torch.load(args.state, weights_only=True)
         model.load_state_dict(state["model"])
+        head.load_state_dict(state["head"])
         optimizer.load_state_dict(state["optimizer"])
         step, seconds = state["step"], state["seconds"]
 
@@ -116,10 +122,11 @@ def train(args: argparse.Namespace) -> None:
         if progress >= 1:
             break
         if not pool or step % BATCHES_PER_POOL == 0:
-            pool = make_pool(args.seed, step // BATCHES_PER_POOL, args.batch_size, encoder, config, digits)
+            batch_size = args.batch_size // 2 if step < SMALL_BATCHES else args.batch_size
+            pool = make_pool(args.seed, step // BATCHES_PER_POOL, batch_size, encoder, config, digits)
         for group in optimizer.param_groups:
             group["lr"] = args.learning_rate * schedule(step, progress)
-        loss, correct, kinds = train_step(model, optimizer, pool[step % BATCHES_PER_POOL])
+        loss, correct, kinds = train_step(model, head, optimizer, pool[step % BATCHES_PER_POOL])
         losses.append(loss)
         for kind, right in zip(kinds, correct, strict=True):
             recent[kind].append(right)
@@ -129,21 +136,23 @@ def train(args: argparse.Namespace) -> None:
         bar.set_postfix_str(f"loss {np.mean(losses):.3f}, {overall(recent):.1%} of the answers right", refresh=False)
         if step % args.save_every == 0:
             bar.write(f"step {step}, {seconds:.0f} s, loss {np.mean(losses):.4f}: {by_kind(recent)}")
-            save_state(args.state, model, optimizer, step, seconds)
+            save_state(args.state, model, head, optimizer, step, seconds)
     bar.close()
     save_checkpoint(args.out, model, tokenizer)
     print(f"{step} steps in {seconds / 60:.1f} minutes ({time.process_time() / 60:.1f} CPU minutes), {by_kind(recent)}")
 
 
 def train_step(
-    model: NativeReference, optimizer: torch.optim.Optimizer, batch: Batch
+    model: NativeReference, head: HintHead, optimizer: torch.optim.Optimizer, batch: Batch
 ) -> tuple[float, list[bool], tuple[str, ...]]:
     """One update. Returns the mean loss of the answer tokens, and for each answer whether all of it was right."""
-    hidden = model.decode(model.embed(batch.token_ids, model.vision(batch.pixel_values)))
+    image_embeds = model.vision(batch.pixel_values)
+    hidden = model.decode(model.embed(batch.token_ids, image_embeds))
     logits = model.head(hidden.flatten(0, 1)[batch.positions])  # [A, V]
     loss = F.cross_entropy(logits, batch.targets)
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    hint_loss: Tensor = head(image_embeds, batch.hints)
+    (loss + HINT_WEIGHT * hint_loss).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     wrong = torch.zeros(len(batch.kinds)).index_add_(0, batch.owners, (logits.argmax(-1) != batch.targets).float())
@@ -176,21 +185,26 @@ def collate(rows: list[Row], config: NativeConfig) -> Batch:
     targets: list[int] = []
     owners: list[int] = []
     kinds: list[str] = []
-    pictures: list[NDArray[np.float32]] = []
+    pictures: list[Picture] = []
     for row, (ids, answers, images) in enumerate(rows):
         token_ids[row, : len(ids)] = ids
-        pictures += [preprocess(image, config.vision_config.image_size) for image in images]
+        pictures += images
         for answer in answers:
             span = range(answer.start, answer.end)
             positions += [row * width + t - 1 for t in span]
             targets += [ids[t] for t in span]
             owners += [len(kinds)] * len(span)
             kinds.append(answer.kind)
-    side = config.vision_config.image_size
-    pixels = np.stack(pictures) if pictures else np.zeros((0, 3, side, side), dtype=np.float32)
+    side, cells = config.vision_config.image_size, config.vision_config.image_size // config.vision_config.cell_size
+    pixels = np.zeros((len(pictures), 3, side, side), dtype=np.float32)
+    labels = np.zeros((len(pictures), cells * cells, 3), dtype=np.int64)
+    for i, picture in enumerate(pictures):
+        pixels[i] = preprocess(picture.image, side)
+        labels[i] = hints(picture, cells)
     return Batch(
         torch.from_numpy(token_ids),
         torch.from_numpy(pixels),
+        torch.from_numpy(labels),
         torch.tensor(positions),
         torch.tensor(targets),
         torch.tensor(owners),
@@ -296,11 +310,24 @@ def save_checkpoint(folder: Path, model: NativeReference, tokenizer: Tokenizer) 
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
 
 
-def save_state(path: Path, model: NativeReference, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> None:
+def save_state(
+    path: Path,
+    model: NativeReference,
+    head: HintHead,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    seconds: float,
+) -> None:
     """Write what `--resume` needs; the file is replaced whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "seconds": seconds}
+    state = {
+        "model": model.state_dict(),
+        "head": head.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "step": step,
+        "seconds": seconds,
+    }
     torch.save(state, part)
     part.replace(path)
 
