@@ -21,7 +21,8 @@ class Decodes(Protocol):
 
 
 class Detokenizer:
-    """Text of one stream of tokens. What `push` and `flush` returned, joined, is the text.
+    """Text of one stream of tokens. What `push` returned, joined, is the text; a character whose bytes never came to
+    their end is left out.
 
     The window of tokens that is decoded begins one piece before the new one: decoders that drop the space before the
     first word must see a word before it. `context` are the last prompt tokens, for the first piece.
@@ -48,16 +49,6 @@ class Detokenizer:
             del self._window[: self._read]
             self._read = len(self._window)
             self._given = len(self._decode())
-        return piece
-
-    def flush(self) -> str:
-        """Mutates: the rest, when no token follows; bytes of an unfinished character come as U+FFFD."""
-        if self._read == len(self._window):
-            return ""
-        text = self._decode()
-        piece = text[self._given :]
-        self._given = len(text)
-        self._read = len(self._window)
         return piece
 
     def _decode(self) -> str:

@@ -24,6 +24,7 @@ class Driver:
         self._seed = seed
         self._numbers = count()
         self._collectors: dict[str, Collector] = {}  # by the engine's request id
+        self.num_tokens = 0  # generated since the start
 
     def submit(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], priorities: Sequence[int]
@@ -79,6 +80,7 @@ class Driver:
         for update in self._engine.step():
             collector = self._collectors[update.request_id]
             collector.add(update)
+            self.num_tokens += len(update.token_ids)
             changed.add(collector)
             if update.finish_reason is not None:
                 del self._collectors[update.request_id]

@@ -68,7 +68,7 @@ class Engine:
         self._eos_token_ids = tuple(eos_token_ids)
         self._max_plans_in_flight = max_plans_in_flight
         self._enable_prefix_caching = enable_prefix_caching
-        self._in_flight: deque[RunnerOutput] = deque()
+        self._in_flight: deque[tuple[int, RunnerOutput]] = deque()  # by step id, oldest first
         self._generations: dict[str, Generation] = {}
         self._unreported: list[Update] = []  # of a step that was interrupted
 
@@ -145,7 +145,7 @@ class Engine:
             if plan is None:
                 break
             try:
-                self._in_flight.append(self._runner.execute(plan))
+                self._in_flight.append((plan.step_id, self._runner.execute(plan)))
             except BaseException as error:
                 self._fail(plan, error)
                 if not isinstance(error, Exception):
@@ -153,7 +153,9 @@ class Engine:
                 return self._report()
         # 2. the oldest result becomes true
         if self._in_flight:
-            self._commit(self._in_flight.popleft())
+            self._commit_oldest()
+            while self._in_flight and not self.scheduler.num_unfinished:
+                self._commit_oldest()  # nobody waits for these; they hold memory until committed
             return self._report()
         # 3. nothing runs: some request ended outside a step, or all wait for something outside
         updates = self._report()
@@ -167,9 +169,15 @@ class Engine:
         updates, self._unreported = self._unreported, []
         return updates
 
-    def _commit(self, output: RunnerOutput) -> None:
+    def _commit_oldest(self) -> None:
         """Mutates: tokens of one result go to their requests, whose updates wait to be reported."""
-        tokens = self.scheduler.commit(output.result)
+        step_id, output = self._in_flight.popleft()
+        try:
+            tokens = self.scheduler.commit(output.result)
+        except ValueError as error:  # not the result of that plan; nothing has changed
+            logger.error("step %d failed: %s", step_id, error)
+            self.scheduler.fail(step_id, str(error))
+            return
         finished = {ended.request_id: ended for ended in self.scheduler.pop_finished()}
         for request_id in self._advance(tokens, output, finished):
             if request_id in finished:
@@ -201,7 +209,7 @@ class Engine:
         if isinstance(error, Exception):
             logger.error("step %d failed: %s", plan.step_id, message, exc_info=error)
         while self._in_flight:
-            self._commit(self._in_flight.popleft())
+            self._commit_oldest()
         self.scheduler.fail(plan.step_id, message)
 
     def _end(self, finished: Iterable[FinishedRequest]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hybrid.models.native_config import NativeConfig
-from hybrid.pools.sizing import Kinds, PoolSizes, size_pools
+from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, size_pools
 from hybrid.pools.specs import ModelSpec
 from hybrid.runner.loading import LoadedModel, load
 from hybrid.runner.model_runner import ModelRunner
@@ -110,16 +110,21 @@ def pool_sizes(
             encoder_tokens=args.encoder_tokens,
         )
 
-    if args.max_model_len is not None:
-        sizes = sized(limit)
-    else:
-        sizes = _largest(sized, limit)
     overrides = {
         name: value
         for name in ("num_full_blocks", "num_window_blocks", "num_state_slots")
         if (value := getattr(args, name)) is not None
     }
-    return replace(sizes, **overrides)
+    if args.max_model_len is not None:
+        return replace(sized(limit), **overrides)
+
+    def fitting(max_model_len: int) -> PoolSizes:
+        sizes = replace(sized(max_model_len), **overrides)
+        for shortage in never_fits(Need(max_model_len), sizes, Kinds.of(spec)):
+            raise ValueError(f"max_model_len {max_model_len} does not fit: {shortage}")
+        return sizes
+
+    return _largest(fitting, limit)
 
 
 def _largest(sized: Callable[[int], PoolSizes], limit: int) -> PoolSizes:

@@ -106,9 +106,8 @@ class Generation:
         self, num_cached_tokens: int, reason: FinishReason, stop_reason: int | None = None, error: str | None = None
     ) -> Update:
         """Mutates: the last update, with the text that was held back. A stop string found wins over `reason`."""
-        if self.stop_string is None and self._detokenizer is not None:
-            rest = self._stops.push(self._detokenizer.flush(), may_stop=False)
-            self._text += (rest.text, self._stops.flush())
+        if self.stop_string is None:
+            self._text.append(self._stops.flush())
         last = self.take(num_cached_tokens)
         if self.stop_string is not None:
             reason, error = "stop", None

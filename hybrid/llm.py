@@ -3,7 +3,7 @@
 Knows how to drive an engine in the calling thread; everything else is behind `engine_setup`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -129,7 +129,9 @@ class LLM:
         processed = _each(self._chat_prompt, listed, "conversation")
         return self._run(processed, params, _priorities(priority, len(listed)), use_tqdm)
 
-    def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def stream(
+        self, prompt: Any, sampling_params: SamplingParams | None = None
+    ) -> Generator[RequestOutput, None, None]:
         """Like `generate` for one prompt, yielding the output as far as it has come after every step that adds to it.
 
         The prompt is checked at once. Closing the iterator ends the request.
@@ -137,7 +139,9 @@ class LLM:
         params = sampling_params if sampling_params is not None else self.get_default_sampling_params()
         return self._stream(self._processor.process(prompt), params)
 
-    def stream_chat(self, messages: Any, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def stream_chat(
+        self, messages: Any, sampling_params: SamplingParams | None = None
+    ) -> Generator[RequestOutput, None, None]:
         """Like `chat` for one conversation, yielding as `stream` does."""
         params = sampling_params if sampling_params is not None else self.get_default_sampling_params(max_tokens=None)
         return self._stream(self._chat_prompt(messages), params)
@@ -177,29 +181,27 @@ class LLM:
         """Mutates: all of them to their end; whatever breaks in ends them."""
         collectors = self._driver.submit(prompts, params, priorities)
         unfinished = set(collectors)
+        started, tokens_before = monotonic(), self._driver.num_tokens
         with tqdm(
             total=len(collectors),
             desc="requests",
             disable=not use_tqdm,
             delay=PROGRESS_AFTER_SECONDS,
+            miniters=0,  # also moves while a request goes on
             dynamic_ncols=True,
         ) as bar:
-            started, num_tokens = monotonic(), 0
             try:
                 while unfinished:
-                    for collector in self._driver.step() & unfinished:
-                        if not collector.finished:
-                            continue
-                        unfinished.remove(collector)
-                        num_tokens += collector.num_tokens
-                        rate = num_tokens / max(monotonic() - started, 1e-9)
-                        bar.set_postfix_str(f"{rate:.0f} tokens/s generated", refresh=False)
-                        bar.update()
+                    done = {collector for collector in self._driver.step() & unfinished if collector.finished}
+                    unfinished -= done
+                    rate = (self._driver.num_tokens - tokens_before) / max(monotonic() - started, 1e-9)
+                    bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
+                    bar.update(len(done))
             finally:
                 self._driver.cancel(list(unfinished))
         return [collector.output() for collector in collectors]
 
-    def _stream(self, prompt: Prompt, params: SamplingParams) -> Iterator[RequestOutput]:
+    def _stream(self, prompt: Prompt, params: SamplingParams) -> Generator[RequestOutput, None, None]:
         """Mutates while it is iterated."""
         [collector] = self._driver.submit([prompt], [params], [0])
         try:

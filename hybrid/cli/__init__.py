@@ -10,6 +10,9 @@ import typer
 
 from hybrid import __version__
 
+from .chat import chat
+from .generate import generate
+
 app = typer.Typer(
     name="hybrid",
     help="Serve hybrid language models: six memory pools, one atomic admission.",
@@ -31,6 +34,10 @@ def _root(
     ] = False,
 ) -> None:
     """Options that come before the command."""
+
+
+app.command()(chat)
+app.command()(generate)
 
 
 def main() -> None:

@@ -1,0 +1,155 @@
+"""`hybrid chat`: a conversation in the terminal, one answer for --prompt, or an answer for every line of a pipe.
+
+Answers go to standard output and everything else to standard error, except in a terminal, where it is one dialogue.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .chat_commands import Leave, run_command
+from .chat_session import ChatSession
+from .options import (
+    Device,
+    Dtype,
+    Images,
+    MaxTokens,
+    Memory,
+    Model,
+    Seed,
+    Temperature,
+    complain,
+    open_llm,
+    sampling_params,
+)
+
+ASK = "> "
+# What a terminal would act upon instead of showing it; line breaks and tabs stay.
+_UNSEEN = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def chat(
+    model: Model = "tiny",
+    image: Images = None,
+    prompt: Annotated[str | None, typer.Option(help="Answer this one question and leave.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    temperature: Temperature = None,
+    max_tokens: MaxTokens = 512,
+    seed: Seed = 0,
+    memory: Memory = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+) -> None:
+    """Chat with a model, about pictures too.
+
+    Without --prompt it reads questions from the terminal, or one per line from a pipe.
+    """
+    llm = open_llm(model, memory=memory, device=device, dtype=dtype, seed=seed, max_num_seqs=8)
+    session = ChatSession(llm, sampling_params(llm, temperature, max_tokens), system or None)
+    try:
+        for path in image or []:
+            session.attach(path)
+    except ValueError as error:
+        complain(error)
+        raise typer.Exit(2) from None
+    try:
+        if prompt is not None:
+            failed = not _answer(session, prompt)
+        elif sys.stdin.isatty():
+            failed = False
+            _dialogue(session, f"{model}: /help lists commands, Ctrl-D leaves", [str(path) for path in image or []])
+        else:
+            failed = _pipe(session)
+    except BrokenPipeError:  # whoever read the answers has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        failed = True
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if failed:
+        raise typer.Exit(1)
+
+
+def _answer(session: ChatSession, question: str) -> bool:
+    """Mutates the session: the answer, whole, to standard output. False after a sentence about what went wrong."""
+    try:
+        text = "".join(session.ask(question))
+    except ValueError as error:
+        complain(error)
+        return False
+    print(text, flush=True)
+    return True
+
+
+def _pipe(session: ChatSession) -> bool:
+    """Mutates the session: every line is a question or a command. Returns whether any of them failed."""
+    console = Console(stderr=True)
+    failed = False
+    for line in sys.stdin:
+        if not line.strip():
+            continue
+        if not line.startswith("/"):
+            failed |= not _answer(session, line.rstrip("\r\n"))
+            continue
+        try:
+            console.print(run_command(session, line), markup=False, highlight=False)
+        except Leave:
+            break
+        except ValueError as error:
+            complain(error)
+            failed = True
+    return failed
+
+
+def _dialogue(session: ChatSession, greeting: str, pictures: list[str]) -> None:
+    """Mutates the session: until the user leaves."""
+    typed = _line_editor()
+    console = Console()
+    for line in (greeting, *(f"attached {path}; it goes with your first message" for path in pictures)):
+        console.print(line, markup=False, highlight=False, style="dim")
+    while True:
+        try:
+            line = input(ASK).strip()
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print()
+            if typed():
+                continue
+            return
+        if not line:
+            continue
+        try:
+            if line.startswith("/"):
+                console.print(run_command(session, line), markup=False, highlight=False)
+            else:
+                _show_answer(session, line)
+        except Leave:
+            return
+        except ValueError as error:
+            console.print(str(error), markup=False, highlight=False, style="red")
+        except KeyboardInterrupt:
+            console.print("\nstopped; this question and its answer are not kept", style="dim")
+
+
+def _line_editor() -> Callable[[], str]:
+    """Line editing and history for input(), where there is readline. Returns what was typed on the line so far."""
+    try:
+        import readline
+    except ImportError:
+        return str
+    return readline.get_line_buffer
+
+
+def _show_answer(session: ChatSession, question: str) -> None:
+    """Mutates the session: the answer to the terminal, as it comes."""
+    with closing(session.ask(question)) as pieces:
+        for piece in pieces:
+            sys.stdout.write(piece.translate(_UNSEEN))
+            sys.stdout.flush()
+    print()

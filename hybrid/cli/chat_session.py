@@ -1,0 +1,69 @@
+"""ChatSession: one conversation as it grows, and a model that answers it. Knows no terminal.
+
+A turn enters the history only when its answer is complete, so an interrupted or refused one leaves it as it was.
+"""
+
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from hybrid.encoders.images import load_image
+
+if TYPE_CHECKING:
+    from hybrid.llm import LLM
+    from hybrid.sampling_params import SamplingParams
+    from hybrid.scheduler.stats import SchedulerStats
+
+
+class ChatSession:
+    """`messages` are complete turns, after the system message where there is one."""
+
+    def __init__(self, llm: "LLM", params: "SamplingParams", system: str | None = None) -> None:
+        self._llm = llm
+        self._params = params
+        self.system = system
+        self.messages: list[dict[str, Any]] = []
+        self.pictures: list[Image.Image] = []  # go with the next question
+
+    def attach(self, path: str | Path) -> None:
+        """Mutates: the picture goes with the next question. Raises ValueError when it cannot be read."""
+        self.pictures.append(load_image(Path(path).expanduser()))
+
+    def clear(self) -> None:
+        """Mutates: the conversation starts anew; the system message stays."""
+        self.messages.clear()
+        self.pictures.clear()
+
+    def set_system(self, text: str) -> None:
+        """Mutates: a new system message, or none; the conversation starts anew under it."""
+        self.system = text or None
+        self.messages.clear()
+
+    def stats(self) -> "SchedulerStats":
+        return self._llm.stats()
+
+    def ask(self, question: str) -> Generator[str, None, None]:
+        """Mutates when it is exhausted: pieces of the answer as they come. Closing it ends the request.
+
+        Raises ValueError when the question cannot be answered or the answer failed; pictures stay attached then.
+        """
+        content: object = question
+        if self.pictures:
+            pictures = [{"type": "image", "image": picture} for picture in self.pictures]
+            content = [*pictures, {"type": "text", "text": question}]
+        turn = {"role": "user", "content": content}
+        system = [{"role": "system", "content": self.system}] if self.system is not None else []
+        answer, error = "", None
+        with closing(self._llm.stream_chat([*system, *self.messages, turn], self._params)) as outputs:
+            for output in outputs:
+                text, error = output.outputs[0].text, output.error
+                if len(text) > len(answer):
+                    yield text[len(answer) :]
+                    answer = text
+        if error is not None:
+            raise ValueError(error)
+        self.messages += [turn, {"role": "assistant", "content": answer}]
+        self.pictures.clear()

@@ -1,0 +1,85 @@
+"""`hybrid generate`: prompts -> text, for scripts. Answers on standard output, the rest on standard error."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import (
+    Device,
+    Dtype,
+    Images,
+    MaxTokens,
+    Memory,
+    Model,
+    Seed,
+    Temperature,
+    complain,
+    open_llm,
+    sampling_params,
+)
+
+if TYPE_CHECKING:
+    from hybrid.outputs import RequestOutput
+
+
+def generate(
+    prompts: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, one per line of a pipe.")] = None,
+    model: Model = "tiny",
+    image: Images = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Each prompt is a user's message, not raw text.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    temperature: Temperature = None,
+    max_tokens: MaxTokens = 64,
+    seed: Seed = 0,
+    memory: Memory = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+) -> None:
+    """Continue prompts, all in one batch. Pictures go with every prompt, in the order of its placeholders."""
+    if not prompts:
+        if sys.stdin.isatty():
+            complain("there is nothing to continue: pass prompts, or pipe in one per line")
+            raise typer.Exit(2)
+        prompts = [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
+    llm = open_llm(model, memory=memory, device=device, dtype=dtype, seed=seed, max_num_seqs=64)
+    params = sampling_params(llm, temperature, max_tokens)
+    pictures = [str(path) for path in image or []]
+    try:
+        if chat:
+            outputs = llm.chat([_message(prompt, pictures) for prompt in prompts], params)
+        else:
+            data = {"multi_modal_data": {"image": pictures}} if pictures else {}
+            outputs = llm.generate([{"prompt": prompt, **data} for prompt in prompts], params)
+    except ValueError as error:
+        complain(error)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    for prompt, output in zip(prompts, outputs, strict=True):
+        print(json.dumps(_describe(prompt, output), ensure_ascii=False) if as_json else output.outputs[0].text)
+    failed = [output.error for output in outputs if output.error is not None]
+    for reason in failed:
+        complain(reason)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _message(prompt: str, pictures: list[str]) -> list[dict[str, Any]]:
+    """A conversation of one question."""
+    parts = [*({"type": "image", "image": path} for path in pictures), {"type": "text", "text": prompt}]
+    return [{"role": "user", "content": parts}]
+
+
+def _describe(prompt: str, output: "RequestOutput") -> dict[str, Any]:
+    [completion] = output.outputs
+    return {
+        "prompt": prompt,
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "num_prompt_tokens": len(output.prompt_token_ids),
+        "num_output_tokens": len(completion.token_ids),
+        "num_cached_tokens": output.num_cached_tokens,
+        **({"error": output.error} if output.error is not None else {}),
+    }

@@ -1,0 +1,55 @@
+"""Options that several commands share, and how a command opens a model. Imports torch only when one is opened."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from hybrid.llm import LLM
+    from hybrid.sampling_params import SamplingParams
+
+Model = Annotated[str, typer.Option(help="A checkpoint folder, or the name of a bundled checkpoint.")]
+Memory = Annotated[
+    str | None, typer.Option(help="Of all pools together, such as 512MiB. Default: what the device offers.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... Default: cuda where there is one.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Temperature = Annotated[float | None, typer.Option(help="0 takes the most likely token. Default: the checkpoint's.")]
+MaxTokens = Annotated[int, typer.Option(help="Most tokens of one answer.")]
+Seed = Annotated[int, typer.Option(help="Makes draws repeatable.")]
+Images = Annotated[list[Path] | None, typer.Option("--image", help="A picture; may be given several times.")]
+
+
+def complain(message: object) -> None:
+    """One line on standard error."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def open_llm(model: str, *, memory: str | None, device: str | None, dtype: str, seed: int, max_num_seqs: int) -> "LLM":
+    """The model, or one sentence on standard error and exit code 2."""
+    console = Console(stderr=True)
+    with console.status(f"loading {model}") if console.is_terminal else nullcontext():
+        from hybrid.llm import LLM
+
+        try:
+            return LLM(model, memory=memory, device=device, dtype=dtype, seed=seed, max_num_seqs=max_num_seqs)
+        except ValueError as error:
+            message = str(error)
+    complain(message)
+    raise typer.Exit(2)
+
+
+def sampling_params(llm: "LLM", temperature: float | None, max_tokens: int) -> "SamplingParams":
+    """The checkpoint's recommendations, with what the user chose; or one sentence and exit code 2."""
+    from dataclasses import replace
+
+    try:
+        params = llm.get_default_sampling_params(max_tokens=max_tokens)
+        return params if temperature is None else replace(params, temperature=temperature)
+    except ValueError as error:
+        complain(error)
+        raise typer.Exit(2) from None
