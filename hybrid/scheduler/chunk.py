@@ -133,6 +133,9 @@ def _images(
         units = memory.encoder.get(image.mm_hash)
         if units is not None:
             transaction.pin(memory.encoder, units)
+            if memory.encoder.shortage(new_tokens) is not None:  # its pin takes the room of a new image before it
+                transaction.unpin(memory.encoder, units)
+                return shared, new, max(0, image.offset - start)
             shared.append((index, units))
         elif image.mm_hash in new_hashes:
             new.append(index)
