@@ -66,7 +66,7 @@ def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: Runner
         state_slots=mirror.state_slot[rows],
         full=tables(mirror.full_table, sizes.num_full_blocks) if caches.has_full else None,
         window=tables(mirror.window_table, sizes.num_window_blocks) if caches.has_window else None,
-        snapshots=_snapshots(plan, rows, computed),
+        snapshots=_snapshots(plan, rows, computed, scheduled),
         images=_images(plan, rows, computed, starts, caches, device),
         caches=caches.layers,
     )
@@ -96,14 +96,16 @@ def _batch_index(rows: Ints, wanted: Ints) -> Ints:
     return index
 
 
-def _snapshots(plan: StepPlan, rows: Ints, computed: Ints) -> Snapshots:
+def _snapshots(plan: StepPlan, rows: Ints, computed: Ints, scheduled: Ints) -> Snapshots:
     if not plan.snapshots:
         nothing = np.zeros(0, dtype=np.int64)
         return Snapshots(nothing, nothing, nothing)
     index = _batch_index(rows, np.array([snapshot.row for snapshot in plan.snapshots], dtype=np.int64))
     position = np.array([snapshot.position for snapshot in plan.snapshots], dtype=np.int64)
     slots = np.array([snapshot.slot for snapshot in plan.snapshots], dtype=np.int64)
-    return Snapshots(index, position - computed[index], slots)
+    lengths = position - computed[index]
+    assert ((lengths >= 1) & (lengths <= scheduled[index])).all(), "a snapshot outside its row's chunk"
+    return Snapshots(index, lengths, slots)
 
 
 def _images(
@@ -115,6 +117,8 @@ def _images(
     spans = plan.image_spans
     index = _batch_index(rows, np.array([span.row for span in spans], dtype=np.int64))
     first = starts[index] + np.array([span.position for span in spans], dtype=np.int64) - computed[index]
+    last = first + np.array([len(span.slots) for span in spans], dtype=np.int64)
+    assert ((first >= starts[index]) & (last <= starts[index + 1])).all(), "an image outside its row's chunk"
     tokens = np.concatenate([start + np.arange(len(span.slots)) for start, span in zip(first, spans)])
     slots = np.concatenate([span.slots for span in spans])
     return ImageTokens(torch.from_numpy(tokens).to(device), caches.encoder[torch.from_numpy(slots).to(device)])

@@ -133,7 +133,7 @@ class ModelRunner:
 
         grammar: row id -> bitmask of allowed tokens [ceil(vocab_size / 32)], for every row with `needs_grammar`.
         Raises NotImplementedError for drafts on a model with recurrent state, or together with a grammar;
-        FloatingPointError when logits are not finite.
+        NonFiniteLogits, a FloatingPointError, naming the requests whose logits are not finite.
         """
         mirror = self.mirror
         if len(plan.draft_token_ids) and self.caches.has_state:

@@ -49,12 +49,20 @@ class GrammarMask:
     bitmask: NDArray[np.int32]  # [n, ceil(vocab_size / 32)]
 
 
+class NonFiniteLogits(FloatingPointError):
+    """The logits of these requests hold NaN or +inf, or leave no token: the step has no result, and they are why."""
+
+    def __init__(self, request_ids: tuple[str, ...]) -> None:
+        super().__init__(f"logits are not finite for request{'s' * (len(request_ids) > 1)} {', '.join(request_ids)}")
+        self.request_ids = request_ids
+
+
 def sample(
     logits: torch.Tensor, rows: Ints, positions: Ints, mirror: RowMirror, grammar: GrammarMask | None = None
 ) -> Sampled:
     """logits [n, vocab_size] float32 of rows `rows` for the token at `positions` -> n tokens. Mutates the logits.
 
-    Raises FloatingPointError when a row's logits hold NaN or +inf, or no token is allowed.
+    Raises NonFiniteLogits when a row's logits hold NaN or +inf, or no token is allowed.
     """
     columns = mirror.sampling
     if grammar is not None:
@@ -112,8 +120,8 @@ def _greedy(logits: torch.Tensor, rows: Ints, mirror: RowMirror) -> torch.Tensor
     best, tokens = logits.max(dim=-1)
     finite = torch.isfinite(best)
     if not bool(finite.all()):
-        failed = int(rows[int((~finite).nonzero()[0, 0])])
-        raise FloatingPointError(f"request {mirror.request_ids[failed]!r} has logits that are not finite")
+        failed = np.unique(rows[~finite.numpy(force=True)]).tolist()
+        raise NonFiniteLogits(tuple(mirror.request_ids[row] or "" for row in failed))
     return tokens
 
 

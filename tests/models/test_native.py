@@ -9,6 +9,7 @@ from hybrid.models.native import NativeModel
 from hybrid.models.native_config import NativeConfig
 from hybrid.models.native_specs import layer_specs
 from hybrid.models.native_tensors import tensor_shapes
+from hybrid.models.ops import attention
 from hybrid.pools.specs import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from tests.runner.plans import native_model, random_reference, reference_logits, small_config
 
@@ -134,3 +135,22 @@ def test_specs_say_what_each_layer_keeps() -> None:
 def test_tensor_shapes_are_those_of_the_reference(config: NativeConfig) -> None:
     reference = random_reference(config)
     assert tensor_shapes(config) == {name: tuple(t.shape) for name, t in reference.state_dict().items()}
+
+
+@pytest.mark.parametrize("size", [1, 5, 16])
+def test_long_chunks_are_attended_in_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "QUERIES_PER_PIECE", size)
+    reference = random_reference(small_config("FS"))
+    rows = random_rows([50, 131])
+    for row, logits in zip(rows, chunked_logits(native_model(reference), rows, [[20, 33], [30, 98]])):
+        torch.testing.assert_close(logits, reference_logits(reference, row, None), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("waste", [0.0, 1.0, 1e9])
+def test_decode_rows_may_be_grouped_by_length(waste: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "GROUP_WASTE", waste)
+    reference = random_reference(small_config("FS"))
+    rows = random_rows([8, 40, 22, 140, 5])
+    schedule = [[6, 38, 20, 138, 3], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]
+    for row, logits in zip(rows, chunked_logits(native_model(reference), rows, schedule)):
+        torch.testing.assert_close(logits, reference_logits(reference, row, None), rtol=1e-3, atol=1e-3)

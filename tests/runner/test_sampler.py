@@ -8,7 +8,7 @@ import torch
 
 from hybrid.runner.draws import uniform
 from hybrid.runner.row_mirror import RowMirror
-from hybrid.runner.sampler import GrammarMask, Sampled, accept_drafts, sample
+from hybrid.runner.sampler import GrammarMask, NonFiniteLogits, Sampled, accept_drafts, sample
 from hybrid.runner.sampling_columns import token_bias
 from hybrid.runner.truncation import truncate
 from hybrid.sampling_params import SamplingParams
@@ -194,7 +194,7 @@ def test_a_grammar_mask_leaves_only_its_tokens() -> None:
 
 def test_a_mask_that_allows_nothing_is_an_error() -> None:
     rows = Rows([(SamplingParams(temperature=0.0), [2], 1)])
-    with pytest.raises(FloatingPointError, match="'r0'"):
+    with pytest.raises(NonFiniteLogits, match="request r0"):
         rows.sample(logits_of(1), [0], GrammarMask(np.array([0]), np.zeros((1, 2), dtype=np.int32)))
 
 
@@ -204,8 +204,9 @@ def test_logits_that_are_not_finite_are_an_error(temperature: float, value: floa
     rows = Rows([(SamplingParams(temperature=temperature), [2], 1)] * 2)
     logits = logits_of(2)
     logits[1, 4] = value
-    with pytest.raises(FloatingPointError, match="'r1'"):
+    with pytest.raises(NonFiniteLogits, match="request r1") as caught:
         rows.sample(logits, [0, 1])
+    assert caught.value.request_ids == ("r1",)
 
 
 def test_min_tokens_counts_output_only_and_ignore_eos_leaves_eos_alone() -> None:
