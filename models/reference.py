@@ -299,8 +299,8 @@ class VisionTower(nn.Module):
         x = self.norm(x)
         # merge: each merge x merge neighbourhood, row-major inside, becomes one token; tokens are row-major too
         cells, merge = config.patches_per_side // config.merge_size, config.merge_size
-        x = x.view(images, cells, merge, cells, merge, -1).transpose(2, 3)
-        out: Tensor = self.projector(x.reshape(images, cells * cells, -1))
+        x = x.view(images, cells, merge, cells, merge, config.hidden_size).transpose(2, 3)
+        out: Tensor = self.projector(x.reshape(images, cells * cells, merge * merge * config.hidden_size))
         return out
 
 
