@@ -18,7 +18,6 @@ def _counts(token_ids: TokenIds, begin: Ints, end: Ints, like: torch.Tensor) -> 
     inside = (column >= begin[:, None]) & (column < end[:, None])
     ids = torch.from_numpy(token_ids[:, :width].astype(np.int64)).to(like.device)
     ones = torch.from_numpy(inside).to(device=like.device, dtype=like.dtype)
-    ids.masked_fill_(ones == 0, 0)  # what lies behind the row's end is void
     return torch.zeros_like(like).scatter_add_(1, ids, ones)
 
 

@@ -22,22 +22,25 @@ def truncate(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min
         kth = largest.gather(1, kept[:, None] - 1)
         logits.masked_fill_((logits < kth) & limited[:, None], float("-inf"))
     if bool((top_p < 1).any()):
-        logits.masked_fill_((logits < _top_p_threshold(logits, top_p)) & (top_p < 1)[:, None], float("-inf"))
+        logits.masked_fill_(logits < _top_p_threshold(logits, top_p), float("-inf"))
 
 
 def _top_p_threshold(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest logit [n, 1] among the most likely tokens whose probabilities first sum to top_p.
+    """The smallest logit [n, 1] among the most likely tokens whose probabilities first sum to top_p < 1.
 
-    The most likely few hundred nearly always reach top_p; only when some row's do not, the whole row is sorted.
+    The most likely few hundred nearly always reach top_p; only rows that do not are sorted further.
     """
     normaliser = logits.logsumexp(dim=-1, keepdim=True)
-    size = logits.shape[1]
-    count = min(256, size)
-    while True:
-        ordered = logits.topk(count, dim=-1).values  # descending
-        sums = torch.exp(ordered - normaliser).cumsum(dim=-1, dtype=torch.float64)
-        if count == size or bool((sums[:, -1] >= top_p).logical_or(top_p >= 1).all()):
+    threshold = torch.full_like(normaliser, float("-inf"))
+    left = (top_p < 1).nonzero()[:, 0]
+    for count in (256, 4096, logits.shape[1]):
+        count = min(count, logits.shape[1])
+        ordered = logits[left].topk(count, dim=-1).values  # descending
+        sums = torch.exp(ordered - normaliser[left]).cumsum(dim=-1, dtype=torch.float64)
+        wanted = top_p[left, None]
+        before = (sums < wanted).sum(dim=-1, keepdim=True)  # tokens that do not yet reach top_p
+        threshold[left] = ordered.gather(1, before.clamp(max=count - 1))
+        left = left[before[:, 0] == count]
+        if count == logits.shape[1] or len(left) == 0:
             break
-        count = size
-    enough = (sums < top_p[:, None]).sum(dim=-1, keepdim=True).clamp(max=count - 1)
-    return ordered.gather(1, enough)
+    return threshold

@@ -229,7 +229,7 @@ def test_token_ids_beyond_the_vocabulary_are_refused() -> None:
 
 
 def test_top_p_finds_its_threshold_in_a_large_flat_vocabulary() -> None:
-    logits = 0.01 * torch.randn(3, 2000, generator=torch.Generator().manual_seed(0))
+    logits = 0.01 * torch.randn(3, 6000, generator=torch.Generator().manual_seed(0))
     kept = logits.clone()
     truncate(kept, torch.zeros(3, dtype=torch.int64), torch.tensor([0.5, 1.0, 0.9]), torch.zeros(3))
     probs = logits.softmax(-1)
