@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from hybrid.models.context import BlockTables, ForwardContext, ImageTokens, Snapshots
+from hybrid.scheduler.plan import Ints, StepPlan
 
-from ..scheduler.plan import Ints, StepPlan
 from .caches import Caches
 from .row_mirror import RowMirror
 from .sizes import RunnerSizes

@@ -7,8 +7,8 @@ import torch
 
 from hybrid.models.context import AttentionCache, LayerCache, StateCache
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec
+from hybrid.scheduler.plan import Ints
 
-from ..scheduler.plan import Ints
 from .sizes import RunnerSizes
 
 

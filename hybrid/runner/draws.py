@@ -7,7 +7,7 @@ batch, the chunking or a retraction. Host integers, so the same on every device.
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scheduler.plan import Ints
+from hybrid.scheduler.plan import Ints
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _BITS = 40  # enough for any vocabulary, and far from rounding to 1

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from hybrid.models.context import ForwardContext
 from hybrid.pools.specs import ModelSpec
+from hybrid.sampling_params import SamplingParams
+from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 
-from ..sampling_params import SamplingParams
-from ..scheduler.plan import Ints, StepPlan, StepResult
 from .batch import Batch, build_batch
 from .caches import Caches
 from .row_mirror import RowMirror

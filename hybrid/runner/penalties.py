@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..scheduler.plan import Ints, TokenIds
+from hybrid.scheduler.plan import Ints, TokenIds
+
 from .row_mirror import RowMirror
 
 

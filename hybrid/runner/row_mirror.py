@@ -5,7 +5,8 @@ So a plan can run before the result of the one before was committed. Host tables
 
 import numpy as np
 
-from ..scheduler.plan import BlockDelta, Bools, Ints, NewRow, StepPlan, TokenIds
+from hybrid.scheduler.plan import BlockDelta, Bools, Ints, NewRow, StepPlan, TokenIds
+
 from .sampling_columns import SamplingColumns
 from .sizes import RunnerSizes
 

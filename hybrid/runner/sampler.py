@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..scheduler.plan import Bools, Ints, TokenIds
+from hybrid.scheduler.plan import Bools, Ints, TokenIds
+
 from .draws import uniform
 from .penalties import apply_bitmask, apply_penalties, apply_token_bias
 from .row_mirror import RowMirror

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sampling_params import SamplingParams
-from ..scheduler.plan import Bools, Ints
+from hybrid.sampling_params import SamplingParams
+from hybrid.scheduler.plan import Bools, Ints
 
 Floats = NDArray[np.float32]
 
