@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from .ledger import Shortage
 from .specs import ModelSpec
-from .window import window_quota
+from .window import unsplit_window, window_quota
 
 LORA_RANK_UNIT = 8  # columns per rank unit: a rank-8 adapter costs an eighth of a rank-64 one
 
@@ -51,11 +51,13 @@ class Kinds:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one request asks for over its life. `max_total_tokens`: prompt plus the longest permitted output."""
+    """What one request asks for over its life. `max_total_tokens`: prompt plus the longest permitted output.
+    `unsplit_images`: each image is computed as one chunk."""
 
     max_total_tokens: int
     image_tokens: tuple[int, ...] = ()
     lora_rank: int = 0
+    unsplit_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,16 @@ def lora_units(rank: int) -> int:
 
 def life_units(need: Need, sizes: PoolSizes, kinds: Kinds) -> LifeUnits:
     """What `need` costs. Images are held one after the other, so the largest counts."""
-    total = need.max_total_tokens
+    total, image = need.max_total_tokens, max(need.image_tokens, default=0)
+    window = window_quota(sizes.sliding_window, sizes.block_size, sizes.lookahead, total) if kinds.window else 0
+    if kinds.window and need.unsplit_images and image:
+        window = max(window, unsplit_window(sizes.sliding_window, sizes.block_size, image, total))
     return LifeUnits(
         rows=1,
         full=blocks_for(total, sizes.block_size) if kinds.full else 0,
-        window=window_quota(sizes.sliding_window, sizes.block_size, sizes.lookahead, total) if kinds.window else 0,
+        window=window,
         state=1 if kinds.state else 0,
-        encoder=max(need.image_tokens, default=0),
+        encoder=image,
         lora=lora_units(need.lora_rank),
     )
 

@@ -19,6 +19,12 @@ def window_quota(sliding_window: int, block_size: int, lookahead: int, max_token
     return min(worst_alignment, -(-max_tokens // block_size))
 
 
+def unsplit_window(sliding_window: int, block_size: int, image_tokens: int, max_tokens: int) -> int:
+    """Blocks in use while an image is computed as one chunk: its own tokens and those its first token sees. Pure."""
+    span = min(sliding_window - 1 + image_tokens, max_tokens)
+    return min((span + block_size - 2) // block_size + 1, -(-max_tokens // block_size))
+
+
 class WindowPool(UnitPool):
     """UnitPool plus `charged`, the blocks promised to running requests (in use or not)."""
 

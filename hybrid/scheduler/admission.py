@@ -57,8 +57,15 @@ class Admission:
             request.match = NO_MATCH
         elif request.match_version != cache.version:
             # one token at least must be computed, or there is nothing to sample from
-            request.match = cache.match(request.namespace, request.keys(request.known), len(request.known) - 1)
+            keys, limit = request.keys(request.known), len(request.known) - 1
+            request.match = cache.match(request.namespace, keys, limit)
+            while (whole := self._between_images(request, request.match.length)) < request.match.length:
+                request.match = cache.match(request.namespace, keys, whole)
             request.match_version = cache.version
+
+    def _between_images(self, request: Tracked, position: int) -> int:
+        """`position`, or the one before it from which an image that may not be split can start. Pure."""
+        return request.before_image(position) if self._config.disable_chunked_mm_input else position
 
     def shortages(self, request: Tracked, builder: PlanBuilder) -> tuple[Shortage, ...]:
         """Why the request cannot start now, by the same attempt that admission makes, undone. Mutates nothing."""
@@ -232,7 +239,7 @@ class Admission:
             request.wanted = []
             return
         last = request.num_prompt_tokens - 1
-        points = {*request.new.resume_hints, match.matched_tokens, last}
+        points = {self._between_images(request, p) for p in (*request.new.resume_hints, match.matched_tokens, last)}
         inside = sorted(point for point in points if match.length < point <= last)
         most = self._config.max_snapshots_per_prompt
         request.wanted = (

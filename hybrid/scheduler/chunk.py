@@ -70,8 +70,11 @@ def size_chunk(
             if most < 1:
                 shortages.append(_short(pool, 1))
             count = min(count, most)
-    if config.disable_chunked_mm_input:
+    if config.disable_chunked_mm_input and count > 0:
         count = _end_before_split_image(request, start, count)
+        if count == 0:  # the pools have no room for the image that begins here
+            end = next(i.offset + i.num_tokens for i in request.new.images if i.offset == start)
+            shortages += _lacks(memory, place, blocks_for(end, size))
     for index, units in [(i, units) for i, units in shared if request.new.images[i].offset >= start + count]:
         transaction.unpin(memory.encoder, units)
         shared.remove((index, units))
@@ -97,6 +100,15 @@ def _end_before_split_image(request: Tracked, start: int, count: int) -> int:
         if image.offset < start + count < image.offset + image.num_tokens:
             return max(0, image.offset - start)
     return count
+
+
+def _lacks(memory: Memory, place: Place, blocks: int) -> list[Shortage]:
+    """What keeps `place` from having so many logical blocks. Pure."""
+    growth = blocks - place.num_blocks
+    charge = max(0, blocks - place.window_first - place.window_charge)
+    full = memory.full.shortage(growth) if memory.kinds.full else None
+    window = memory.window.shortage(charge, growth) if memory.kinds.window else None
+    return [shortage for shortage in (full, window) if shortage is not None]
 
 
 def _short(pool: UnitPool, needed: int) -> Shortage:
@@ -142,7 +154,7 @@ def _images(
         else:
             new_tokens += image.num_tokens
             shortage = memory.encoder.shortage(new_tokens)
-            if shortage is not None:
+            if shortage is not None and image.offset <= start:  # else the chunk ends before it
                 shortages.append(shortage)
             if shortage is not None or new_tokens > builder.encoder_budget:
                 return shared, new, max(0, image.offset - start)

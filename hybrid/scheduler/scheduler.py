@@ -65,8 +65,10 @@ class Scheduler:
             raise ValueError(
                 f"the encoder pool has {sizes.encoder_tokens} tokens in all and one image needs {config.max_image_tokens}"
             )
-        for shortage in never_fits(Need(max_total_tokens=1), sizes, kinds):
-            raise ValueError(f"not even a request of one token fits: {shortage}")
+        image = config.max_image_tokens
+        smallest = Need(image + 1, (image,), unsplit_images=config.disable_chunked_mm_input)
+        for shortage in never_fits(smallest, sizes, kinds):
+            raise ValueError(f"not even a request of {image + 1} tokens fits: {shortage}")
         self.config = config
         self.memory = Memory(sizes, kinds, enable_prefix_caching)
         self._clock = clock
@@ -177,7 +179,7 @@ class Scheduler:
                 if retracted:
                     continue
                 self._give_up(self._running.requests()[0])
-                return None
+                continue  # others may wait for what it held
             self._retract(self._victim(builder) or self._running.requests()[0])
             retracted = True
         self._take_snapshots(builder)

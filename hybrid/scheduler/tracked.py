@@ -51,6 +51,13 @@ class Tracked:
     def routing_key(self) -> str:
         return self.new.routing_key or (self.new.adapter.name if self.new.adapter is not None else "")
 
+    def before_image(self, position: int) -> int:
+        """`position`, or the start of the image into which it falls."""
+        for image in self.new.images:
+            if image.offset < position < image.offset + image.num_tokens:
+                return image.offset
+        return position
+
     def keys(self, tokens: TokenIds) -> Ints:
         """Prefix-cache keys of the first len(tokens) known tokens."""
         prompt = self.prompt_keys[: len(tokens)]

@@ -49,4 +49,5 @@ def check_request(new: NewRequest, sizes: PoolSizes, config: SchedulerConfig) ->
         max_total_tokens=min(length + new.max_tokens, sizes.max_model_len),
         image_tokens=tuple(image.num_tokens for image in new.images),
         lora_rank=new.adapter.rank if new.adapter is not None else 0,
+        unsplit_images=config.disable_chunked_mm_input,
     )
