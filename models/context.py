@@ -44,10 +44,10 @@ LayerCache = AttentionCache | StateCache
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
-    """Where the batch's tokens live in the blocks of one pool (full attention, or sliding window)."""
+    """Where the batch's tokens live in the blocks of one pool (full attention, or sliding window). On the host."""
 
-    table: Ints  # [num_rows, >= blocks of the longest row], logical block position // block_size -> block; host
-    slot_mapping: torch.Tensor  # [num_tokens] int64, block * block_size + offset; device
+    table: Ints  # [num_rows, >= blocks of the longest row], logical block position // block_size -> block
+    slot_mapping: Ints  # [num_tokens], block * block_size + offset
     block_size: int
 
 

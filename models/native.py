@@ -108,7 +108,7 @@ class NativeModel:
         Mutates the caches in `context`: keys and values of every token, and the state of every row.
         """
         # 1. embeddings
-        x = self._embedding[context.token_ids]
+        x = self._embedding.index_select(0, context.token_ids)
         if context.images is not None:
             x[context.images.indices] = context.images.embeddings.to(x.dtype)
         rotary = self._rotary.at(context.positions)

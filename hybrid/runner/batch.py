@@ -54,8 +54,7 @@ def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: Runner
     def tables(table: Ints, num_blocks: int) -> BlockTables:
         blocks = table[token_rows, logical]
         assert ((blocks >= 0) & (blocks < num_blocks)).all(), "a block id outside the pool"
-        slots = torch.from_numpy(blocks * size + offset).to(device)
-        return BlockTables(table[rows, :width], slots, size)
+        return BlockTables(table[rows, :width], blocks * size + offset, size)
 
     context = ForwardContext(
         token_ids=torch.from_numpy(token_ids).to(device),

@@ -158,7 +158,7 @@ class ModelRunner:
         # 5. sampling
         sampled = Sampled(np.zeros(0, dtype=np.int32), ())
         if len(batch.logit_rows):
-            logits = self._model.compute_logits(hidden[batch.logit_tokens])
+            logits = self._model.compute_logits(hidden.index_select(0, batch.logit_tokens))
             mask = _grammar_mask(plan, batch, grammar)
             sampled = sample(logits, batch.logit_rows, batch.logit_positions, mirror, mask)
         self.counters.steps += 1
@@ -176,7 +176,7 @@ class ModelRunner:
             embeddings = self._encoder(torch.from_numpy(pixels).to(self.device))
             for image, tokens in zip(images, embeddings):
                 assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
-                slots = torch.from_numpy(image.slots).to(self.device)
+                slots = torch.tensor(image.slots, device=self.device)
                 self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
         self.counters.images += len(plan.encode)
 

@@ -16,7 +16,7 @@ class Rotary:
 
         Positions past the end take the last one: tokens in flight beyond a request's end, whose result is dropped.
         """
-        return self._table[positions.clamp(max=len(self._table) - 1)][:, :, None]
+        return self._table.index_select(0, positions.clamp(max=len(self._table) - 1))[:, :, None]
 
 
 def rotate(heads: torch.Tensor, rotary: torch.Tensor) -> None:

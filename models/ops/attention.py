@@ -21,12 +21,11 @@ GROUP_WASTE = 1.5  # gathered blocks per needed block above which decode rows ar
 
 @dataclass(frozen=True, slots=True)
 class _DecodeGroup:
-    """Decode rows that share one gather. L = num_blocks * block_size keys per row, from each row's first block on."""
+    """Decode rows that share one gather of L keys per row, whole blocks from each row's first visible one on."""
 
     tokens: torch.Tensor | None  # [D] flat tokens of the group; None: tokens 0 .. D - 1
     num_rows: int
-    num_blocks: int
-    parts: torch.Tensor  # [2 * D * num_kv_heads * num_blocks] what to gather, see `_parts`
+    parts: torch.Tensor  # [2 * D * num_kv_heads * blocks per row] what to gather, see `_parts`
     absent: torch.Tensor | None  # [n] gathered keys and values, flat, inside real blocks that the row must not see
     bias: torch.Tensor  # [D, 1, 1, L], 0 or -inf
 
@@ -76,8 +75,9 @@ class TorchAttention:
         seq_lens = context.seq_lens
         groups: list[_DecodeGroup] = []
         if decodes:
-            first = _first_visible(seq_lens[:decodes] - 1, sliding_window)
-            groups = _decode_groups(first, seq_lens[:decodes], tables, cache)
+            ends = seq_lens[:decodes]
+            first = np.zeros_like(ends) if sliding_window is None else np.maximum(ends - sliding_window, 0)
+            groups = _decode_groups(first, ends, tables, cache)
         chunks = [
             _plan_chunk(
                 tables.table[row],
@@ -89,10 +89,10 @@ class TorchAttention:
             )
             for row in range(decodes, context.num_rows)
         ]
-        block, offset = tables.slot_mapping // block_size, tables.slot_mapping % block_size
-        heads = torch.arange(2 * num_kv_heads, device=block.device)
-        writes = ((block * len(heads))[:, None] + heads) * block_size + offset[:, None]  # [T, 2 * num_kv_heads]
-        return cls(writes.view(-1), tuple(groups), tuple(chunks), workspace)
+        block, offset = np.divmod(tables.slot_mapping, block_size)
+        heads = np.arange(2 * num_kv_heads)
+        writes = (block[:, None] * len(heads) + heads) * block_size + offset[:, None]  # [T, 2 * num_kv_heads]
+        return cls(torch.from_numpy(writes.reshape(-1)).to(cache.kv.device), tuple(groups), tuple(chunks), workspace)
 
     def __call__(self, query: torch.Tensor, key_value: torch.Tensor, cache: AttentionCache) -> torch.Tensor:
         """query [T, num_heads, head_size], key_value [T, 2, num_kv_heads, head_size] -> [T, num_heads, head_size]."""
@@ -150,59 +150,46 @@ def _parts(blocks: Ints, num_kv_heads: int) -> Ints:
     return parts.reshape(-1)
 
 
-def _first_visible(positions: Ints, sliding_window: int | None) -> Ints:
-    """The first position that a query at each position sees."""
-    if sliding_window is None:
-        return np.zeros_like(positions)
-    return np.maximum(positions - sliding_window + 1, 0)
+def _decode_groups(first: Ints, ends: Ints, tables: BlockTables, cache: AttentionCache) -> list[_DecodeGroup]:
+    """Decode row i sees keys first[i] .. ends[i] - 1. All rows in one group, or by powers of two of their number of
+    blocks where one group would gather much for nothing."""
+    num_blocks = (ends - 1) // tables.block_size - first // tables.block_size + 1  # [D]
+    if int(num_blocks.max()) * len(ends) <= GROUP_WASTE * int(num_blocks.sum()):
+        return [_decode_group(None, first, ends, tables.table[: len(ends)], cache)]
+    bucket = np.ceil(np.log2(num_blocks))
+    groups = []
+    for value in np.unique(bucket):
+        rows = np.flatnonzero(bucket == value)
+        groups.append(_decode_group(rows, first[rows], ends[rows], tables.table[rows], cache))
+    return groups
 
 
-def _decode_groups(first: Ints, seq_lens: Ints, tables: BlockTables, cache: AttentionCache) -> list[_DecodeGroup]:
-    """All rows in one group, or by powers of two of their block count where one group would gather much for nothing."""
-    first_block = first // tables.block_size
-    num_blocks = (seq_lens - 1) // tables.block_size - first_block + 1  # [D]
-    everyone = np.arange(len(seq_lens))
-    if int(num_blocks.max()) * len(seq_lens) <= GROUP_WASTE * int(num_blocks.sum()):
-        members = [everyone]
-    else:
-        bucket = np.ceil(np.log2(num_blocks)).astype(np.int64)
-        members = [everyone[bucket == value] for value in np.unique(bucket)]
-    return [
-        _decode_group(rows, len(members) > 1, first, first_block, num_blocks, seq_lens, tables, cache)
-        for rows in members
-    ]
-
-
-def _decode_group(
-    rows: Ints,
-    partial: bool,
-    first: Ints,
-    first_block: Ints,
-    num_blocks: Ints,
-    seq_lens: Ints,
-    tables: BlockTables,
-    cache: AttentionCache,
-) -> _DecodeGroup:
-    size, device = tables.block_size, cache.kv.device
-    widest = int(num_blocks[rows].max())
+def _decode_group(rows: Ints | None, first: Ints, ends: Ints, table: Ints, cache: AttentionCache) -> _DecodeGroup:
+    """`table` [D, logical blocks] of the group's rows; rows: their flat tokens, None for 0 .. D - 1."""
+    _, _, num_kv_heads, size, _ = cache.kv.shape
+    device = cache.kv.device
+    # 1. blocks, from the null block where a row has fewer
+    first_block = first // size
+    num_blocks = (ends - 1) // size - first_block + 1
+    count, widest = len(ends), int(num_blocks.max())
     column = np.arange(widest)
-    real = column < num_blocks[rows, None]  # [D, widest]
-    logical = np.minimum(first_block[rows, None] + column, tables.table.shape[1] - 1)
-    blocks = np.where(real, tables.table[rows[:, None], logical], cache.null_block)
-    position = first_block[rows, None] * size + np.arange(widest * size)  # [D, L]
-    hidden = (position < first[rows, None]) | (position >= seq_lens[rows, None])
-    inside = hidden & np.repeat(real, size, axis=1)
-    num_kv_heads = cache.kv.shape[2]
-    absent = np.flatnonzero(np.broadcast_to(inside[:, None], (2, len(rows), num_kv_heads, inside.shape[1])))
-    bias = torch.zeros(hidden.shape, dtype=cache.kv.dtype, device=device)
-    bias.masked_fill_(torch.from_numpy(hidden).to(device), float("-inf"))
+    real = column < num_blocks[:, None]  # [D, widest]
+    logical = np.minimum(first_block[:, None] + column, table.shape[1] - 1)
+    blocks = np.where(real, table[np.arange(count)[:, None], logical], cache.null_block)
+    # 2. keys that are gathered and not seen: all are masked, those in real blocks also zeroed
+    width = widest * size
+    position = first_block[:, None] * size + np.arange(width)  # [D, L]
+    hidden = (position < first[:, None]) | (position >= ends[:, None])
+    row, key = np.nonzero(hidden & np.repeat(real, size, axis=1))
+    key_value = np.arange(2)[:, None, None] * count
+    absent = ((key_value + row) * num_kv_heads + np.arange(num_kv_heads)[:, None]) * width + key
+    bias = np.where(hidden, np.float32("-inf"), np.float32(0))
     return _DecodeGroup(
-        tokens=torch.from_numpy(rows).to(device) if partial else None,
-        num_rows=len(rows),
-        num_blocks=widest,
+        tokens=None if rows is None else torch.from_numpy(rows).to(device),
+        num_rows=count,
         parts=torch.from_numpy(_parts(blocks, num_kv_heads)).to(device),
-        absent=torch.from_numpy(absent).to(device) if len(absent) else None,
-        bias=bias[:, None, None],
+        absent=torch.from_numpy(absent.reshape(-1)).to(device) if len(row) else None,
+        bias=torch.from_numpy(bias).to(device=device, dtype=cache.kv.dtype)[:, None, None],
     )
 
 

@@ -41,7 +41,7 @@ def context_for(
     positions = np.concatenate([np.arange(c, c + n) for c, n in zip(computed, counts)])
     owner = np.repeat(np.arange(len(rows)), counts)
     table = np.arange(len(rows))[:, None] * MAX_BLOCKS + np.arange(MAX_BLOCKS)
-    slots = torch.from_numpy(table[owner, positions // BLOCK] * BLOCK + positions % BLOCK)
+    slots = table[owner, positions // BLOCK] * BLOCK + positions % BLOCK
     nothing = np.zeros(0, dtype=np.int64)
     tables = BlockTables(table, slots, BLOCK)
     return ForwardContext(

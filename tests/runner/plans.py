@@ -140,6 +140,15 @@ class DrivenRequest:
     images: dict[int, tuple[str, NDArray[np.int64]]] = field(default_factory=dict)
 
 
+def _delta(entries: list[tuple[int, int, int]]) -> BlockDelta:
+    table = np.array(entries, dtype=np.int64).reshape(-1, 3)
+    return BlockDelta(table[:, 0], table[:, 1], table[:, 2])
+
+
+def _pairs(entries: list[tuple[int, int]]) -> NDArray[np.int64]:
+    return np.array(entries, dtype=np.int64).reshape(-1, 2)
+
+
 class PlanDriver:
     """Drives one runner. Block, slot and row ids come shuffled, so that nothing lies in order by accident."""
 
@@ -159,6 +168,11 @@ class PlanDriver:
         self._encoder_slots = rng.permutation(sizes.encoder_tokens).tolist()
         self._step_id = 0
         self._to_encode: list[EncodeImage] = []
+        self._full_hits: list[tuple[int, int, int]] = []
+        self._window_hits: list[tuple[int, int, int]] = []
+        self._full_copies: list[tuple[int, int]] = []
+        self._window_copies: list[tuple[int, int]] = []
+        self._state_copies: list[tuple[int, int]] = []
         self.requests: dict[str, DrivenRequest] = {}
 
     def free_slot(self) -> int:
@@ -182,6 +196,25 @@ class PlanDriver:
             self._to_encode.append(EncodeImage(mm_hash, request_id, slots))
         self.requests[request_id] = request
 
+    def resume(self, request_id: str, source_id: str, position: int, slot: int) -> None:
+        """A prefix-cache hit: tokens before `position` are computed. Whole blocks are shared with the source request,
+        a block that the position cuts is copied, and so is the state in `slot`."""
+        request, source = self.requests[request_id], self.requests[source_id]
+        size, mirror = self.sizes.block_size, self.runner.mirror
+        request.num_computed = position
+        request.num_blocks = -(-position // size)
+        for table, free, deltas, copies in (
+            (mirror.full_table, self._full, self._full_hits, self._full_copies),
+            (mirror.window_table, self._window, self._window_hits, self._window_copies),
+        ):
+            for index in range(request.num_blocks):
+                block = int(table[source.row, index])
+                if (index + 1) * size > position:
+                    copies.append((block, free.pop()))
+                    block = copies[-1][1]
+                deltas.append((request.row, index, block))
+        self._state_copies.append((slot, request.state_slot))
+
     def finish(self, request_id: str) -> None:
         """The request ends; row and slot go to the next one with everything they hold."""
         request = self.requests.pop(request_id)
@@ -199,19 +232,29 @@ class PlanDriver:
         rows, computed, scheduled, samples, num_drafts = [], [], [], [], []
         draft_ids: list[int] = []
         new_rows, spans = [], []
-        deltas: list[tuple[int, int, int, int]] = []
+        full, self._full_hits = self._full_hits, []
+        window, self._window_hits = self._window_hits, []
         for request_id, count in counts.items():
             request = self.requests[request_id]
             proposed = list((drafts or {}).get(request_id, ()))
             if request.is_new:
                 known = np.array(request.token_ids, dtype=np.int32)
                 new_rows.append(
-                    NewRow(request.row, request_id, known, request.num_prompt_tokens, 0, request.state_slot, 0)
+                    NewRow(
+                        row=request.row,
+                        request_id=request_id,
+                        token_ids=known,
+                        num_prompt_tokens=request.num_prompt_tokens,
+                        num_computed_tokens=request.num_computed,
+                        state_slot=request.state_slot,
+                        lora_id=0,
+                    )
                 )
                 request.is_new = False
             begin, end = request.num_computed, request.num_computed + count + len(proposed)
             while request.num_blocks * self.sizes.block_size < end:
-                deltas.append((request.row, request.num_blocks, self._full.pop(), self._window.pop()))
+                full.append((request.row, request.num_blocks, self._full.pop()))
+                window.append((request.row, request.num_blocks, self._window.pop()))
                 request.num_blocks += 1
             for position, (_, slots) in request.images.items():
                 first, last = max(begin, position), min(end, position + len(slots))
@@ -224,10 +267,10 @@ class PlanDriver:
             num_drafts.append(len(proposed))
             draft_ids += proposed
             request.num_computed = begin + count
-        table = np.array(deltas, dtype=np.int64).reshape(-1, 4)
         encode, self._to_encode = tuple(self._to_encode), []
         self._step_id += 1
-        nothing = np.zeros((0, 2), dtype=np.int64)
+        copies = [_pairs(c) for c in (self._full_copies, self._window_copies, self._state_copies)]
+        self._full_copies, self._window_copies, self._state_copies = [], [], []
         return StepPlan(
             step_id=self._step_id,
             new_rows=tuple(new_rows),
@@ -238,11 +281,11 @@ class PlanDriver:
             num_draft_tokens=np.array(num_drafts, dtype=np.int64),
             draft_token_ids=np.array(draft_ids, dtype=np.int32),
             needs_grammar=np.zeros(len(rows), dtype=np.bool_),
-            full_blocks=BlockDelta(table[:, 0], table[:, 1], table[:, 2]),
-            window_blocks=BlockDelta(table[:, 0], table[:, 1], table[:, 3]),
-            full_copies=nothing,
-            window_copies=nothing,
-            state_copies=nothing,
+            full_blocks=_delta(full),
+            window_blocks=_delta(window),
+            full_copies=copies[0],
+            window_copies=copies[1],
+            state_copies=copies[2],
             snapshots=tuple(
                 Snapshot(self.requests[request_id].row, position, slot) for request_id, position, slot in snapshots
             ),

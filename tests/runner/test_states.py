@@ -1,7 +1,5 @@
 """What a row leaves behind and what it may see: snapshots, resumption, stale memory, chunk boundaries."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ import torch
 from hybrid.models.context import AttentionCache, StateCache
 from hybrid.runner.caches import Caches
 from hybrid.runner.model_runner import ModelRunner
-from hybrid.scheduler.plan import BlockDelta, Ints
 from tests.runner.plans import (
     PlanDriver,
     assert_greedy,
@@ -103,34 +100,7 @@ def test_a_resumed_row_reads_copied_blocks_and_a_copied_state() -> None:
     # a second request shares 22 tokens: 5 whole blocks, and 2 tokens of a block that is copied
     other = [*prompt[:22], *prompt_of(9, seed=5)]
     driver.add("second", other)
-    first, second = driver.requests["first"], driver.requests["second"]
-    mirror = driver.runner.mirror
-    second.num_computed, second.num_blocks = 22, 6
-    copied_full, copied_window = 298, 299  # ids the driver would hand out much later
-    driver._full.remove(copied_full)
-    driver._window.remove(copied_window)
-    plan = driver.plan({"second": 9, "first": 1})
-
-    def with_hit(delta: BlockDelta, table: Ints, copied: int, window: bool) -> BlockDelta:
-        indices = np.array([3, 4, 5] if window else [0, 1, 2, 3, 4, 5])
-        blocks = np.array([*table[first.row, indices[:-1]], copied])
-        return BlockDelta(
-            np.concatenate((np.full(len(indices), second.row), delta.rows)),
-            np.concatenate((indices, delta.indices)),
-            np.concatenate((blocks, delta.blocks)),
-        )
-
-    new = dataclasses.replace(plan.new_rows[0], num_computed_tokens=22)
-    plan = dataclasses.replace(
-        plan,
-        new_rows=(new,),
-        full_blocks=with_hit(plan.full_blocks, mirror.full_table, copied_full, False),
-        window_blocks=with_hit(plan.window_blocks, mirror.window_table, copied_window, True),
-        full_copies=np.array([[mirror.full_table[first.row, 5], copied_full]]),
-        window_copies=np.array([[mirror.window_table[first.row, 5], copied_window]]),
-        state_copies=np.array([[snapshot, second.state_slot]]),
-    )
-    driver.commit(plan, driver.runner.execute(plan))
+    driver.resume("second", "first", 22, snapshot)
     tokens = driver.run(max_tokens=6, chunk=100)
     assert_greedy(reference, prompt, tokens["first"])
     assert_greedy(reference, other, tokens["second"])
