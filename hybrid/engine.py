@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from hybrid.adapters.registry import Adapter
 from hybrid.scheduler.outcome import FinishedRequest, NewTokens
 from hybrid.scheduler.plan import StepPlan
-from hybrid.scheduler.request import Adapter, Gate, NewRequest
+from hybrid.scheduler.request import Gate, NewRequest
 from hybrid.scheduler.scheduler import Scheduler
 
 from .detokenizer import Decodes

@@ -1,4 +1,5 @@
-"""KeyedPool: units that belong to a key many requests share: an image by its `mm_hash`, a LoRA adapter by its `lora_id`.
+"""KeyedPool: units that belong to a key many requests share: an image by its `mm_hash`, a LoRA adapter by its
+`lora_id`.
 
 An entry is in use while requests hold it, stays cached afterwards, and is evicted least recently used first. It can be
 shared from the plan that fills it onwards (plans run in order), but only `confirm` (that plan was processed) makes
@@ -36,7 +37,8 @@ class KeyedPool(UnitPool, Generic[K]):
         self._units[key] = units
 
     def confirm(self, key: K, units: Ints) -> None:
-        """Mutates: the step that filled `units` was processed. Ignored if the entry was dropped or replaced meanwhile."""
+        """Mutates: the step that filled `units` was processed. Ignored if the entry was dropped or replaced
+        meanwhile."""
         if self._units.get(key) is units and key not in self._confirmed:
             self.publish(units)
             self._confirmed.add(key)
@@ -52,7 +54,8 @@ class KeyedPool(UnitPool, Generic[K]):
             del self._units[key]
 
     def forget(self, key: K) -> None:
-        """Mutates: the entry is void (unloaded, or its step failed); present users keep their units until they leave."""
+        """Mutates: the entry is void (unloaded, or its step failed); present users keep their units until they
+        leave."""
         units = self._units.pop(key, None)
         if units is not None and key in self._confirmed:
             self._confirmed.discard(key)

@@ -1,8 +1,8 @@
 """UnitPool: the counted units of one pool, who uses each of them, and the ledger that sums it up.
 
-A unit is a block, a slot, a row or an embedding token: this file knows numbers only. A unit has `refs` (running requests
-that use it), `entries` (index entries, e.g. prefix-cache nodes, that remember it) and `busy` (the last step that
-reads or writes it). The ledger columns follow from these three:
+A unit is a block, a slot, a row or an embedding token: this file knows numbers only. A unit has `refs` (running
+requests that use it), `entries` (index entries, e.g. prefix-cache nodes, that remember it) and `busy` (the last step
+that reads or writes it). The ledger columns follow from these three:
 
     free      refs == 0, entries == 0         on the free stack
     held      refs  > 0, entries == 0
@@ -59,7 +59,8 @@ class Shortage:
     def __str__(self) -> str:
         if self.never:
             return f"the {self.pool} pool has {self.capacity} {self.unit}s in all and {self.needed} are needed"
-        return f"the {self.pool} pool has {self.available} of {self.capacity} {self.unit}s available and {self.needed} are needed"
+        there = f"{self.available} of {self.capacity} {self.unit}s available"
+        return f"the {self.pool} pool has {there} and {self.needed} are needed"
 
 
 class UnitPool:

@@ -54,8 +54,8 @@ class Memory:
             pool.settle(step)
 
     def release_behind_window(self, rows: Ints) -> None:
-        """Mutates: window blocks that no later token of `rows` sees go back, and the charge falls with them. Later plans
-        of these rows start at or after the committed progress, so no step in flight reads these blocks."""
+        """Mutates: window blocks that no later token of `rows` sees go back, and the charge falls with them. Later
+        plans of these rows start at or after the committed progress, so no step in flight reads these blocks."""
         if not self.kinds.window:
             return
         table = self.table
@@ -72,7 +72,8 @@ class Memory:
 
     def release_row(self, row: int) -> None:
         """Mutates: everything the row holds in rows, full, window and state pools goes back, pending while a step in
-        flight touches it. What the cache remembers stays cached: a published state changes owner here, without a copy."""
+        flight touches it. What the cache remembers stays cached: a published state changes owner here, without a
+        copy."""
         table = self.table
         until = int(table.last_step[row])
         if self.kinds.full:

@@ -1,13 +1,14 @@
 """PrefixCache: one radix tree over tokens that remembers blocks and recurrent states of finished work.
 
 Token granularity: a node may start or end inside a block. Its `full` blocks cover the logical blocks start // B ..
-(end - 1) // B; where a node starts inside a block, that block also holds the content of the tokens before, so along a path
-the deepest node's block wins. A resume point is a position where full blocks, the window blocks that the next token sees, and
-(for models that keep one) a recurrent state taken exactly there all exist.
+(end - 1) // B; where a node starts inside a block, that block also holds the content of the tokens before, so along a
+path the deepest node's block wins. A resume point is a position where full blocks, the window blocks that the next
+token sees, and (for models that keep one) a recurrent state taken exactly there all exist.
 
 Keys are int64, one per token: the token id, or for image placeholders a negative number from content hash and offset
 (`image_keys`). Every namespace (adapter generation, cache salt) has its own root. This file evicts per pool, by
-GreedyDual (Young 1994; Cao & Irani 1997): priority = clock + recomputation saved per unit, the clock rises to what was evicted.
+GreedyDual (Young 1994; Cao & Irani 1997): priority = clock + recomputation saved per unit, the clock rises to what
+was evicted.
 """
 
 import heapq
@@ -162,8 +163,8 @@ class PrefixCache:
             yield from lengths[last_gap < seen][::-1].tolist()
 
     def _along(self, path: Sequence[Node], num_blocks: int, kind: str) -> Ints:
-        """Block table along a path. The deepest node that covers a logical block decides, also by not remembering it: what
-        a node above remembers of that block may go on with other tokens."""
+        """Block table along a path. The deepest node that covers a logical block decides, also by not remembering it:
+        what a node above remembers of that block may go on with other tokens."""
         table = np.full(num_blocks, ABSENT, dtype=np.int64)
         for node in path:
             first = node.start // self.block_size
@@ -183,8 +184,8 @@ class PrefixCache:
     ) -> bool:
         """Mutates: remember the resume point after len(keys) tokens. Call it only when its step was processed.
 
-        full: blocks of logical index 0..; window: of window_first..; both up to the block of the last token, all held by
-        the caller, who keeps its references. Returns whether `state` was taken over by the tree (an entry was
+        full: blocks of logical index 0..; window: of window_first..; both up to the block of the last token, all held
+        by the caller, who keeps its references. Returns whether `state` was taken over by the tree (an entry was
         added); False when the tree has one at this position already.
         """
         length = len(keys)
@@ -226,7 +227,8 @@ class PrefixCache:
         return leaf
 
     def _split(self, node: Node, at: int) -> Node:
-        """Cut `node` after `at` of its tokens; returns the new upper half. A block that straddles the cut gets one entry more."""
+        """Cut `node` after `at` of its tokens; returns the new upper half. A block that straddles the cut gets one
+        entry more."""
         assert node.parent is not None and 0 < at < len(node.keys)
         middle = node.start + at
         first = node.start // self.block_size
@@ -306,7 +308,7 @@ class PrefixCache:
         try:
             while heap:
                 entry = heapq.heappop(heap)
-                priority, stamp, node = entry
+                _, stamp, node = entry
                 if node.stamps.get(pool.name) != stamp:
                     continue
                 kept.append(entry)
@@ -393,9 +395,9 @@ class PrefixCache:
 
     def _prune(self, node: Node) -> None:
         """Without full attention a leaf lives only for its state or window."""
-        if self.full is None and not node.children and node.parent is not None:
-            if node.state is None and not np.any(node.window != ABSENT):
-                self._remove_leaf(node)
+        bare = node.state is None and not np.any(node.window != ABSENT)
+        if self.full is None and bare and not node.children and node.parent is not None:
+            self._remove_leaf(node)
 
     def _post_order(self, node: Node) -> Iterator[Node]:
         """All nodes below `node`, children first (iteratively: trees can be deep)."""

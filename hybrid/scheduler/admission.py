@@ -262,7 +262,8 @@ def take_chunk(memory: Memory, builder: PlanBuilder, request: Tracked, chunk: Ch
 
 
 def continue_chunk(memory: Memory, config: SchedulerConfig, builder: PlanBuilder, request: Tracked) -> bool:
-    """Mutates on success only: the next chunk of a running prefill goes into the plan. Otherwise `shortages` say why not."""
+    """Mutates on success only: the next chunk of a running prefill goes into the plan. Otherwise `shortages` say why
+    not."""
     row, table = request.row, memory.table
     assert row is not None
     place = Place(

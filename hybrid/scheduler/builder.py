@@ -15,7 +15,8 @@ NO_TOKENS: TokenIds = np.zeros(0, dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class PublishPoint:
-    """Publish `request`'s resume point after `position` tokens once the step was processed. slot: its snapshot, if any."""
+    """Publish `request`'s resume point after `position` tokens once the step was processed. slot: its snapshot, if
+    any."""
 
     request: Tracked
     row: int
@@ -118,7 +119,8 @@ class PlanBuilder:
         self._new_rows.append(new_row)
 
     def add_blocks(self, rows: Ints, first: Ints, counts: Ints, full: Ints | None, window: Ints | None) -> None:
-        """Mutates builder and table: `counts[i]` blocks for rows[i] from logical index first[i] on, granted row after row."""
+        """Mutates builder and table: `counts[i]` blocks for rows[i] from logical index first[i] on, granted row after
+        row."""
         owner, indices = ragged(first, counts)
         owners = rows[owner]
         for blocks, delta, table in (

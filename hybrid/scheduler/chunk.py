@@ -19,7 +19,8 @@ from .tracked import Tracked
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a request stands: tokens computed, logical blocks it has, first window block, window charge so far and promised."""
+    """Where a request stands: tokens computed, logical blocks it has, first window block, window charge so far and
+    promised."""
 
     start: int
     num_blocks: int

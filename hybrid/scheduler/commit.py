@@ -16,7 +16,6 @@ from .decode import Drafts
 from .outcome import NewTokens
 from .plan import Bools, StepResult, TokenIds
 
-
 NO_NEW_TOKENS: TokenIds = np.zeros((0, 1), dtype=np.int32)
 
 

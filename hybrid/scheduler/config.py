@@ -71,7 +71,7 @@ class SchedulerConfig:
             raise ValueError(f"initial_output_ratio {self.initial_output_ratio} is not between 0 and 1")
         if self.max_image_tokens > self.encoder_budget:
             raise ValueError(
-                f"max_num_encoder_tokens {self.encoder_budget} is less than the {self.max_image_tokens} tokens of one image"
+                f"max_num_encoder_tokens {self.encoder_budget} is less than the {self.max_image_tokens} of one image"
             )
         if self.disable_chunked_mm_input and self.max_image_tokens > self.chunk_limit:
             raise ValueError(

@@ -33,8 +33,8 @@ def schedule_decodes(
 ) -> None:
     """Mutates table, pools and builder: every row that can gets its token (and drafts).
 
-    retract(): give up one victim that this plan does not hold and return the decoding rows that remain; None if there is
-    nobody left to retract. It is not called while results are in flight: what they release may suffice.
+    retract(): give up one victim that this plan does not hold and return the decoding rows that remain; None if there
+    is nobody left to retract. It is not called while results are in flight: what they release may suffice.
     """
     table = memory.table
     rows = _eligible(memory, drafts, rows, in_flight)

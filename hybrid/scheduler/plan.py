@@ -114,7 +114,8 @@ class StepResult:
     """What came of the plan with this `step_id`. Rows appear in plan order, those with `samples` only.
 
     sampled_token_ids[j, :num_sampled[j]] are row j's new tokens (accepted drafts first, then the token sampled after
-    them). `draft_token_ids[j, :num_drafts[j]]` are proposals for its next step; an empty [n, 0] array without a drafter.
+    them). `draft_token_ids[j, :num_drafts[j]]` are proposals for its next step; an empty [n, 0] array without a
+    drafter.
     """
 
     step_id: int

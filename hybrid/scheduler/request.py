@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hybrid.adapters.registry import Adapter
+
 from .plan import TokenIds
 
 
@@ -36,15 +38,6 @@ class ImageInput:
     mm_hash: str
     offset: int
     num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """A LoRA adapter as memory sees it. `lora_id` is new at every load, so a reloaded name never meets the old cache."""
-
-    name: str
-    lora_id: int
-    rank: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,10 +61,6 @@ class Scheduler:
                 f"pools sized for a lookahead of {sizes.lookahead} tokens, but {config.max_plans_in_flight} plans in "
                 f"flight and {config.num_draft_tokens} drafts need {lookahead}"
             )
-        if config.max_image_tokens > sizes.encoder_tokens:
-            raise ValueError(
-                f"the encoder pool has {sizes.encoder_tokens} tokens in all and one image needs {config.max_image_tokens}"
-            )
         image = config.max_image_tokens
         smallest = Need(image + 1, (image,), unsplit_images=config.disable_chunked_mm_input)
         for shortage in never_fits(smallest, sizes, kinds):
@@ -230,8 +226,8 @@ class Scheduler:
             continue_chunk(self.memory, self.config, builder, request)
 
     def _admit_waiting(self, builder: PlanBuilder, now: float) -> None:
-        """Mutates: the waiting requests that fit, in the policy's order. A request that lacks only an adapter or an encoder place
-        is passed by (a bounded number of times); any other shortage ends the scan."""
+        """Mutates: the waiting requests that fit, in the policy's order. A request that lacks only an adapter or an
+        encoder place is passed by (a bounded number of times); any other shortage ends the scan."""
         memory = self.memory
         if builder.token_budget <= 0 or not self._waiting.num_ready or memory.rows.available() <= 0:
             return
@@ -284,7 +280,8 @@ class Scheduler:
         return row is not None and bool(table.num_computed[row] >= table.num_tokens[row])
 
     def _take_snapshots(self, builder: PlanBuilder) -> None:
-        """Mutates: resume points that fall into this plan's chunks get a state slot each, where there is one to spare."""
+        """Mutates: resume points that fall into this plan's chunks get a state slot each, where there is one to
+        spare."""
         memory, table = self.memory, self.memory.table
         for request in builder.chunks:
             row = request.row
@@ -351,8 +348,8 @@ class Scheduler:
     # --- results -------------------------------------------------------------------------------------------------
 
     def commit(self, result: StepResult) -> NewTokens:
-        """Mutates: what the oldest plan in flight computed becomes true. Rows of requests that were aborted or retracted
-        meanwhile are dropped. Raises ValueError, with nothing changed, if the result is not that plan's."""
+        """Mutates: what the oldest plan in flight computed becomes true. Rows of requests that were aborted or
+        retracted meanwhile are dropped. Raises ValueError, with nothing changed, if the result is not that plan's."""
         if not self._in_flight:
             raise ValueError(f"result of step {result.step_id}, but no step is in flight")
         check_result(self._in_flight[0], result, self.config.num_draft_tokens)
@@ -409,8 +406,8 @@ class Scheduler:
             self._running.draining.append(request)
 
     def fail(self, step_id: int, error: str) -> None:
-        """Mutates: the oldest plan in flight came to nothing. Its requests wait to be recomputed; one whose steps fail too often
-        ends with `error`. Raises ValueError if `step_id` is not the oldest in flight."""
+        """Mutates: the oldest plan in flight came to nothing. Its requests wait to be recomputed; one whose steps
+        fail too often ends with `error`. Raises ValueError if `step_id` is not the oldest in flight."""
         if not self._in_flight or self._in_flight[0].plan.step_id != step_id:
             oldest = self._in_flight[0].plan.step_id if self._in_flight else None
             raise ValueError(f"step {step_id} is not the oldest step in flight ({oldest})")

@@ -18,7 +18,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """hit_tokens of prompt_tokens came from the prefix cache; recomputed_tokens were lost to retractions and failures."""
+    """hit_tokens of prompt_tokens came from the prefix cache; recomputed_tokens were lost to retractions and
+    failures."""
 
     num_waiting: int
     num_running: int

@@ -41,10 +41,6 @@ def check_request(new: NewRequest, sizes: PoolSizes, config: SchedulerConfig) ->
                 f"{name}: an unsplit image of {image.num_tokens} tokens exceeds a step of {config.chunk_limit}"
             )
         end = image.offset + image.num_tokens
-    if new.adapter is not None and (new.adapter.rank < 1 or new.adapter.lora_id < 1):
-        raise ValueError(
-            f"{name}: adapter {new.adapter.name!r} has rank {new.adapter.rank}, lora_id {new.adapter.lora_id}"
-        )
     return Need(
         max_total_tokens=min(length + new.max_tokens, sizes.max_model_len),
         image_tokens=tuple(image.num_tokens for image in new.images),

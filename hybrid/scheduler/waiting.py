@@ -54,8 +54,9 @@ class WaitingQueue:
             _remove_sorted(self._by_policy, request, self._key)
 
     def sweep(self, now: float) -> list[tuple[Tracked, str]]:
-        """Mutates: polls gates (some per step when very many wait) and moves requests that became ready. Returns those whose gate failed
-        or timed out, removed from the queue, with the reason. Nothing is remembered beyond the request."""
+        """Mutates: polls gates (some per step when very many wait) and moves requests that became ready. Returns
+        those whose gate failed or timed out, removed from the queue, with the reason. Nothing is remembered beyond
+        the request."""
         failed: list[tuple[Tracked, str]] = []
         for request in list(islice(self._blocked.values(), MAX_POLLS_PER_STEP)):
             del self._blocked[request.request_id]  # back at the end, so that the next sweep polls others first

@@ -1,0 +1,46 @@
+"""AdapterRegistry: names of loaded adapters and the generation behind each. Knows no weights and no pool."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter as memory sees it. `lora_id` is new at every load: a reloaded name never meets the old one's
+    cache."""
+
+    name: str
+    lora_id: int  # >= 1; 0 is the base model
+    rank: int
+
+    def __post_init__(self) -> None:
+        if self.lora_id < 1:
+            raise ValueError(f"adapter {self.name!r}: lora_id {self.lora_id} is less than 1")
+        if self.rank < 1:
+            raise ValueError(f"adapter {self.name!r}: rank {self.rank} is less than 1")
+
+
+class AdapterRegistry:
+    """name -> the adapter loaded under it now. Generations count up and are never given twice."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Adapter] = {}
+        self._next_id = 1
+
+    def load(self, name: str, rank: int) -> Adapter:
+        """Mutates: `name` stands for a fresh generation from now on; requests of an older one keep theirs."""
+        adapter = Adapter(name, self._next_id, rank)
+        self._next_id += 1
+        self._loaded[name] = adapter
+        return adapter
+
+    def unload(self, name: str) -> Adapter:
+        """Mutates. Raises ValueError if no adapter of this name is loaded."""
+        if name not in self._loaded:
+            raise ValueError(f"adapter {name!r} is not loaded; loaded are {sorted(self._loaded)}")
+        return self._loaded.pop(name)
+
+    def get(self, name: str) -> Adapter:
+        """The generation that `name` stands for. Raises ValueError if it is not loaded."""
+        if name not in self._loaded:
+            raise ValueError(f"adapter {name!r} is not loaded; loaded are {sorted(self._loaded)}")
+        return self._loaded[name]
