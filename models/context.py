@@ -5,6 +5,7 @@ so that every operation splits its tokens with one slice. Numbers that steer con
 arrays; an operation's `plan` uploads what its kernels need, once per step. This file knows neither requests nor pools.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,28 @@ class ImageTokens:
     embeddings: torch.Tensor  # [n, hidden_size]
 
 
+class DeferredStates:
+    """Rows whose final state depends on how many of their tokens will count: rows with draft tokens.
+
+    The forward pass leaves their state slots as they were and records how to advance them; `commit` does it. Rows are
+    indices into the batch, with two tokens or more each.
+    """
+
+    def __init__(self, rows: Ints) -> None:
+        self.rows = rows
+        self._advances: list[Callable[[Ints], None]] = []
+
+    def record(self, advance: Callable[[Ints], None]) -> None:
+        """Mutates: `advance(lengths)` will write the states after the first lengths[i] tokens of rows[i]."""
+        self._advances.append(advance)
+
+    def commit(self, lengths: Ints) -> None:
+        """Mutates the caches of the batch: the state of rows[i] is now the one after lengths[i] >= 1 of its tokens."""
+        assert lengths.shape == self.rows.shape
+        for advance in self._advances:
+            advance(lengths)
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
     """One mixed batch. Row i owns flat tokens query_start_loc[i] .. query_start_loc[i + 1] - 1.
@@ -87,6 +110,7 @@ class ForwardContext:
     snapshots: Snapshots
     images: ImageTokens | None
     caches: tuple[LayerCache, ...]
+    deferred: DeferredStates | None = None
 
     @property
     def num_rows(self) -> int:

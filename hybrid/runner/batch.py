@@ -8,12 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hybrid.models.context import BlockTables, ForwardContext, ImageTokens, Snapshots
+from hybrid.models.context import BlockTables, DeferredStates, ForwardContext, ImageTokens, Snapshots
 from hybrid.scheduler.plan import Ints, StepPlan
 
 from .caches import Caches
 from .row_mirror import RowMirror
 from .sizes import RunnerSizes
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """Rows with drafts on a model with recurrent state: their states wait for the verdict."""
+
+    states: DeferredStates
+    sampling_rows: Ints  # [n] which sampling row each deferred row is
+    num_known: Ints  # [n] scheduled tokens that are no drafts
+
+    def commit(self, num_sampled: Ints) -> None:
+        """Mutates the state caches: known tokens and accepted drafts count. num_sampled: of every sampling row."""
+        self.states.commit(self.num_known + num_sampled[self.sampling_rows] - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,7 @@ class Batch:
     logit_rows: Ints  # [num_logits]
     logit_positions: Ints  # [num_logits]
     logit_owner: Ints  # [num_logits]
+    drafted: Drafted | None
 
 
 def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: RunnerSizes, device: torch.device) -> Batch:
@@ -56,6 +70,7 @@ def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: Runner
         assert ((blocks >= 0) & (blocks < num_blocks)).all(), "a block id outside the pool"
         return BlockTables(table[rows, :width], blocks * size + offset, size)
 
+    drafted = _drafted(plan, order) if caches.has_state else None
     context = ForwardContext(
         token_ids=torch.from_numpy(token_ids).to(device),
         positions=torch.from_numpy(positions).to(device),
@@ -68,6 +83,7 @@ def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: Runner
         snapshots=_snapshots(plan, rows, computed, scheduled),
         images=_images(plan, rows, computed, starts, caches, device),
         caches=caches.layers,
+        deferred=None if drafted is None else drafted.states,
     )
     # 4. what is sampled, in the plan's order
     place = np.empty_like(order)
@@ -84,6 +100,7 @@ def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: Runner
         logit_rows=plan.rows[sampling][logit_owner],
         logit_positions=ends[logit_owner] - behind,
         logit_owner=logit_owner,
+        drafted=drafted,
     )
 
 
@@ -93,6 +110,20 @@ def _batch_index(rows: Ints, wanted: Ints) -> Ints:
     index = by_row[np.searchsorted(rows[by_row], wanted)]
     assert (rows[index] == wanted).all(), "the plan names a row that it does not schedule"
     return index
+
+
+def _drafted(plan: StepPlan, order: Ints) -> Drafted | None:
+    """order: batch index -> plan index."""
+    batch_rows = np.flatnonzero(plan.num_draft_tokens[order])
+    if len(batch_rows) == 0:
+        return None
+    index = order[batch_rows]
+    assert plan.samples[index].all(), "drafts of a row that does not sample"
+    return Drafted(
+        states=DeferredStates(batch_rows),
+        sampling_rows=np.cumsum(plan.samples)[index] - 1,
+        num_known=(plan.num_scheduled_tokens - plan.num_draft_tokens)[index],
+    )
 
 
 def _snapshots(plan: StepPlan, rows: Ints, computed: Ints, scheduled: Ints) -> Snapshots:

@@ -17,7 +17,7 @@ from hybrid.pools.specs import ModelSpec
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 
-from .batch import Batch, build_batch
+from .batch import Batch, Drafted, build_batch
 from .caches import Caches
 from .row_mirror import RowMirror
 from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
@@ -132,12 +132,10 @@ class ModelRunner:
         """Runs one plan. Mutates caches and mirror.
 
         grammar: row id -> bitmask of allowed tokens [ceil(vocab_size / 32)], for every row with `needs_grammar`.
-        Raises NotImplementedError for drafts on a model with recurrent state, or together with a grammar;
+        Raises NotImplementedError for drafts of a row with a grammar;
         NonFiniteLogits, a FloatingPointError, naming the requests whose logits are not finite.
         """
         mirror = self.mirror
-        if len(plan.draft_token_ids) and self.caches.has_state:
-            raise NotImplementedError("draft tokens cannot be verified on a model with recurrent state yet")
         # 1. rows and deltas
         for new in plan.new_rows:
             request = self._requests[new.request_id]
@@ -152,7 +150,7 @@ class ModelRunner:
         self._encode(plan)
         # 4. decoder with snapshots
         if len(plan.rows) == 0:
-            return self._output(plan, Sampled(np.zeros(0, dtype=np.int32), ()), np.zeros(0, dtype=np.int64))
+            return self._output(plan, Sampled(np.zeros(0, dtype=np.int32), ()), np.zeros(0, dtype=np.int64), None)
         batch = build_batch(plan, mirror, self.caches, self.sizes, self.device)
         hidden = self._model.forward(batch.context)
         # 5. sampling
@@ -163,7 +161,7 @@ class ModelRunner:
             sampled = sample(logits, batch.logit_rows, batch.logit_positions, mirror, mask)
         self.counters.steps += 1
         self.counters.tokens += plan.num_tokens
-        return self._output(plan, sampled, batch.logit_owner)
+        return self._output(plan, sampled, batch.logit_owner, batch.drafted)
 
     def _encode(self, plan: StepPlan) -> None:
         """Mutates the encoder cache: embeddings of the plan's images, several per call."""
@@ -180,14 +178,16 @@ class ModelRunner:
                 self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
         self.counters.images += len(plan.encode)
 
-    def _output(self, plan: StepPlan, sampled: Sampled, owner: Ints) -> RunnerOutput:
-        """Mutates the mirror: the sampled tokens are known to later plans."""
+    def _output(self, plan: StepPlan, sampled: Sampled, owner: Ints, drafted: Drafted | None) -> RunnerOutput:
+        """Mutates the mirror: the sampled tokens are known to later plans; and the states of rows with drafts."""
         rows = plan.rows[plan.samples]
         drafts = plan.num_draft_tokens[plan.samples]
         tokens, taken = accept_drafts(sampled.token_ids, owner, plan.draft_token_ids, len(rows))
         positions = (plan.num_computed_tokens + plan.num_scheduled_tokens)[plan.samples] - drafts
         self.mirror.append(rows, positions, tokens, taken)
         num_sampled = taken.sum(axis=1).astype(np.int64)
+        if drafted is not None:
+            drafted.commit(num_sampled)
         logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] = (None,) * len(rows)
         if sampled.logprobs:
             first = np.cumsum(1 + drafts) - (1 + drafts)

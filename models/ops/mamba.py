@@ -16,62 +16,99 @@ import torch
 import torch.nn.functional as F
 
 from ..context import ForwardContext, Ints, StateCache
-
-LONG_BLOCK = 64
-SHORT_BLOCK = 16
+from .mamba_plan import Chunks, Decodes, MambaRows, plan_chunks, plan_decodes, upload
 
 
-@dataclass(frozen=True, slots=True)
-class _Decodes:
-    """Rows with one token. A copy of a row's new state goes to copy_slots (snapshots)."""
+class _Recorder:
+    """Inputs of every layer for the rows whose state is deferred, and their replay once it is known how many count."""
 
-    num_rows: int
-    slots: torch.Tensor  # [D]
-    fresh: torch.Tensor | None  # [D, 1, 1] bool, rows that start from zero; None: no such row
-    copy_rows: torch.Tensor | None  # [n] index into the decode rows
-    copy_slots: torch.Tensor | None  # [n]
+    def __init__(self, rows: MambaRows, deferred: Ints) -> None:
+        """rows: of the whole batch; deferred: which of them."""
+        self._rows = rows
+        self._deferred = deferred
+        self._lens = rows.lens[deferred]
+        starts = (np.cumsum(rows.lens) - rows.lens)[deferred]
+        self._tokens = upload(_spans(starts, self._lens), rows.device)  # flat tokens of the deferred rows
+        self._convs: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, StateCache]] = []
+        self._scans: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, StateCache]] = []
+
+    def conv(self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, cache: StateCache) -> None:
+        self._convs.append((inputs.index_select(0, self._tokens), weight, bias, cache))
+
+    def scan(
+        self,
+        x: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        cache: StateCache,
+    ) -> None:
+        x, dt, b, c = (values.index_select(0, self._tokens) for values in (x, dt, b, c))
+        self._scans.append((x, dt, a, b, c, cache))
+
+    def advance(self, lengths: Ints) -> None:
+        """Mutates the caches: every layer's states of the deferred rows after their first `lengths` tokens."""
+        assert ((lengths >= 1) & (lengths <= self._lens)).all()
+        order = np.argsort(lengths > 1, kind="stable")  # rows with one token first
+        chosen, nothing = self._deferred[order], np.zeros(0, dtype=np.int64)
+        rows = MambaRows(
+            lens=lengths[order],
+            num_computed=self._rows.num_computed[chosen],
+            slots=self._rows.slots[chosen],
+            writes=np.ones(len(chosen), dtype=np.bool_),
+            snapshot_rows=nothing,
+            snapshot_lengths=nothing,
+            snapshot_slots=nothing,
+            device=self._rows.device,
+        )
+        starts = (np.cumsum(self._lens) - self._lens)[order]
+        tokens = upload(_spans(starts, lengths[order]), rows.device)
+        run = TorchMamba.of(rows, self._convs[0][3])
+        for inputs, weight, bias, cache in self._convs:
+            run.conv(inputs.index_select(0, tokens), weight, bias, cache)
+        for x, dt, a, b, c, cache in self._scans:
+            x, dt, b, c = (values.index_select(0, tokens) for values in (x, dt, b, c))
+            run.scan(x, dt, a, b, c, cache)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunks:
-    """Rows with several tokens. A written state is a snapshot, or the final state of each chunk."""
-
-    begin: int  # first flat token
-    num_tokens: int
-    num_rows: int
-    slots: torch.Tensor  # [R]
-    fresh: torch.Tensor | None  # [R, 1, 1] bool
-    # convolution: tokens of a chunk lie behind K - 1 inputs of its state, chunk after chunk
-    window_index: torch.Tensor  # [tokens] where each token's K inputs begin
-    state_index: torch.Tensor  # [R * (K - 1)] where the states' inputs go
-    written_index: torch.Tensor  # [S * (K - 1)] the inputs that each written state keeps
-    written_slots: torch.Tensor  # [S]
-    # scan
-    block_size: int  # Q
-    num_blocks: int  # B, of all chunks
-    padded_index: torch.Tensor  # [tokens] place of each token in [B * Q]
-    rounds: tuple[tuple[torch.Tensor, torch.Tensor], ...]  # per round of the recurrence: (rows, their blocks)
-    written_blocks: torch.Tensor  # [S]
-    written_offsets: torch.Tensor  # [S] last token seen, inside its block
+def _spans(starts: Ints, lens: Ints) -> Ints:
+    """starts[0] .. starts[0] + lens[0] - 1, then the next row's."""
+    return np.repeat(starts - (np.cumsum(lens) - lens), lens) + np.arange(lens.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class TorchMamba:
     """The plan of one step for all Mamba-2 layers; see `dispatch.MambaRun`."""
 
-    decodes: _Decodes | None
-    chunks: _Chunks | None
+    decodes: Decodes | None
+    chunks: Chunks | None
+    recorder: _Recorder | None
 
     @classmethod
     def plan(cls, context: ForwardContext, cache: StateCache) -> "TorchMamba":
         """Index arithmetic for the step; `cache` gives the convolution's kernel."""
+        rows = MambaRows.of(context)
+        recorder = None
+        if context.deferred is not None:
+            recorder = _Recorder(rows, context.deferred.rows)
+            context.deferred.record(recorder.advance)
+        return cls.of(rows, cache, recorder)
+
+    @classmethod
+    def of(cls, rows: MambaRows, cache: StateCache, recorder: _Recorder | None = None) -> "TorchMamba":
+        """The plan for `rows`."""
+        decodes = rows.num_decodes
         return cls(
-            _plan_decodes(context) if context.num_decodes else None,
-            _plan_chunks(context, cache.conv.shape[1]) if context.num_rows > context.num_decodes else None,
+            plan_decodes(rows) if decodes else None,
+            plan_chunks(rows, cache.conv.shape[1]) if decodes < len(rows.lens) else None,
+            recorder,
         )
 
     def conv(self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, cache: StateCache) -> torch.Tensor:
         """[T, C] -> [T, C], weight [K, C], bias [C]; advances cache.conv [slots, K - 1, C]."""
+        if self.recorder is not None:
+            self.recorder.conv(inputs, weight, bias, cache)
         parts = []
         if self.decodes is not None:
             parts.append(_conv_decodes(self.decodes, inputs[: self.decodes.num_rows], weight, bias, cache.conv))
@@ -90,6 +127,8 @@ class TorchMamba:
     ) -> torch.Tensor:
         """x [T, H, P], dt [T, H], a [H], b and c [T, G, N] -> y [T, H, P] float32; advances cache.ssm."""
         x, b, c = inputs.float(), b.float(), c.float()
+        if self.recorder is not None:
+            self.recorder.scan(x, dt, a, b, c, cache)
         parts = []
         if self.decodes is not None:
             n = self.decodes.num_rows
@@ -104,74 +143,8 @@ def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _upload(values: Ints, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(device)
-
-
-def _fresh(num_computed: Ints, device: torch.device) -> torch.Tensor | None:
-    fresh = num_computed == 0
-    return torch.from_numpy(fresh).to(device)[:, None, None] if fresh.any() else None
-
-
-def _plan_decodes(context: ForwardContext) -> _Decodes:
-    device, n = context.token_ids.device, context.num_decodes
-    copied = context.snapshots.rows < n
-    any_copied = bool(copied.any())
-    return _Decodes(
-        num_rows=n,
-        slots=_upload(context.state_slots[:n], device),
-        fresh=_fresh(context.num_computed_tokens[:n], device),
-        copy_rows=_upload(context.snapshots.rows[copied], device) if any_copied else None,
-        copy_slots=_upload(context.snapshots.slots[copied], device) if any_copied else None,
-    )
-
-
-def _plan_chunks(context: ForwardContext, tail: int) -> _Chunks:
-    device, decodes = context.token_ids.device, context.num_decodes
-    lens = context.query_lens[decodes:]  # [R]
-    num_rows, num_tokens = len(lens), int(lens.sum())
-    starts = context.query_start_loc[decodes:-1] - decodes
-    # 1. states to write: the final state of every chunk, then snapshots
-    inside = context.snapshots.rows >= decodes
-    written_rows = np.concatenate((np.arange(num_rows), context.snapshots.rows[inside] - decodes))
-    written_lengths = np.concatenate((lens, context.snapshots.lengths[inside]))
-    written_slots = np.concatenate((context.state_slots[decodes:], context.snapshots.slots[inside]))
-    assert (written_lengths >= 1).all() and (written_lengths <= lens[written_rows]).all()
-    # 2. the convolution: token t of chunk r stands behind (r + 1) * (K - 1) inputs of states
-    row_of_token = np.repeat(np.arange(num_rows), lens)
-    window_index = np.arange(num_tokens) + row_of_token * tail
-    state_index = (starts + np.arange(num_rows) * tail)[:, None] + np.arange(tail)
-    written_ends = starts[written_rows] + written_rows * tail + written_lengths
-    # 3. blocks of the scan: every chunk begins a new one
-    size = LONG_BLOCK if int(lens.max()) > SHORT_BLOCK else SHORT_BLOCK
-    blocks_of_row = -(-lens // size)
-    first_block = np.cumsum(blocks_of_row) - blocks_of_row
-    padded_index = first_block[row_of_token] * size + np.arange(num_tokens) - starts[row_of_token]
-    rounds = []
-    for turn in range(int(blocks_of_row.max())):
-        rows = np.flatnonzero(blocks_of_row > turn)
-        rounds.append((_upload(rows, device), _upload(first_block[rows] + turn, device)))
-    return _Chunks(
-        begin=decodes,
-        num_tokens=num_tokens,
-        num_rows=num_rows,
-        slots=_upload(context.state_slots[decodes:], device),
-        fresh=_fresh(context.num_computed_tokens[decodes:], device),
-        window_index=_upload(window_index, device),
-        state_index=_upload(state_index.reshape(-1), device),
-        written_index=_upload((written_ends[:, None] + np.arange(tail)).reshape(-1), device),
-        written_slots=_upload(written_slots, device),
-        block_size=size,
-        num_blocks=int(blocks_of_row.sum()),
-        padded_index=_upload(padded_index, device),
-        rounds=tuple(rounds),
-        written_blocks=_upload(first_block[written_rows] + (written_lengths - 1) // size, device),
-        written_offsets=_upload((written_lengths - 1) % size, device),
-    )
-
-
 def _conv_decodes(
-    plan: _Decodes, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor
+    plan: Decodes, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor
 ) -> torch.Tensor:
     state = conv.index_select(0, plan.slots)  # [D, K - 1, C]
     if plan.fresh is not None:
@@ -188,7 +161,7 @@ def _conv_decodes(
 
 
 def _conv_chunks(
-    plan: _Chunks, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor
+    plan: Chunks, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor
 ) -> torch.Tensor:
     tail = conv.shape[1]  # K - 1
     state = conv.index_select(0, plan.slots)  # [R, K - 1, C]
@@ -210,7 +183,7 @@ def _conv_chunks(
 
 
 def _scan_decodes(
-    plan: _Decodes,
+    plan: Decodes,
     x: torch.Tensor,
     dt: torch.Tensor,
     a: torch.Tensor,
@@ -235,7 +208,7 @@ def _scan_decodes(
 
 
 def _scan_chunks(
-    plan: _Chunks,
+    plan: Chunks,
     x: torch.Tensor,
     dt: torch.Tensor,
     a: torch.Tensor,

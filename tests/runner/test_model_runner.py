@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hybrid.encoders.vit import VisionTower
+from hybrid.models.context import StateCache
 from hybrid.models.native_tensors import VISION_PREFIX
 from hybrid.models.reference import NativeReference
 from hybrid.runner.model_runner import ModelRunner
@@ -78,7 +79,7 @@ def test_image_embeddings_take_the_place_of_placeholders(mixers: str, chunk: int
     assert driver.runner.counters.images == 3
 
 
-@pytest.mark.parametrize("mixers", ["F", "sF"])
+@pytest.mark.parametrize("mixers", ["F", "sF", "m", "mFsM"])
 def test_verified_drafts_do_not_change_the_output(mixers: str) -> None:
     reference = random_reference(small_config(mixers))
     prompts = {"a": prompt_of(11), "b": prompt_of(6, 1), "c": prompt_of(20, 2)}
@@ -107,12 +108,32 @@ def test_verified_drafts_do_not_change_the_output(mixers: str) -> None:
         assert generated == expected[name][: len(generated)]
 
 
-def test_drafts_are_refused_where_a_state_would_have_to_go_back() -> None:
-    driver = PlanDriver(native_model(random_reference(small_config("mF"))), runner_sizes())
-    driver.add("r", prompt_of(5))
-    driver.step({"r": 5})
-    with pytest.raises(NotImplementedError, match="recurrent state"):
-        driver.step({"r": 1}, drafts={"r": [4, 5]})
+@pytest.mark.parametrize("num_accepted", [0, 1, 2, 4])
+def test_a_row_with_drafts_leaves_its_state_after_the_accepted_ones(num_accepted: int) -> None:
+    model = native_model(random_reference(small_config("mFM")))
+    prompt = prompt_of(11)
+    plain, drafted = PlanDriver(model, runner_sizes()), PlanDriver(model, runner_sizes(), seed=1)
+    plain.add("r", prompt)
+    plain.run(max_tokens=num_accepted + 1, chunk=100)
+    plain.step({"r": 1})  # computes the last of these tokens
+    drafted.add("r", prompt)
+    drafted.step({"r": 11})
+    *right, following = plain.requests["r"].token_ids[12:]
+    assert len(right) == num_accepted
+    wrong = [] if num_accepted == 4 else [3 if following != 3 else 4, 5]
+    drafted.step({"r": 1}, drafts={"r": [*right, *wrong]})
+    assert drafted.requests["r"].num_computed == plain.requests["r"].num_computed
+    states = [
+        [
+            t[driver.requests["r"].state_slot]
+            for c in driver.runner.caches.layers
+            if isinstance(c, StateCache)
+            for t in (c.conv, c.ssm)
+        ]
+        for driver in (plain, drafted)
+    ]
+    for one, other in zip(*states):
+        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-5)
 
 
 def test_sampled_tokens_depend_on_neither_chunking_nor_company_nor_retraction() -> None:
