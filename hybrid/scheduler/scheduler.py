@@ -416,14 +416,15 @@ class Scheduler:
         memory.settle(step_id)
         owned = memory.table.epoch[flight.plan.rows] == flight.epochs
         victims = [self._running.by_row[row] for row in flight.plan.rows[owned].tolist()]
+        holders = [*self._running.requests(), *self._running.draining]  # of what this step should have filled
         for image in flight.plan.encode:
             if not memory.encoder.is_confirmed(image.mm_hash) and memory.encoder.get(image.mm_hash) is image.slots:
                 memory.encoder.forget(image.mm_hash)
-                victims += [r for r in self._running.requests() if any(u is image.slots for u in r.images.values())]
+                victims += [r for r in holders if any(u is image.slots for u in r.images.values())]
         for lora_id, units in flight.adapters:
             if not memory.lora.is_confirmed(lora_id):
                 memory.lora.forget(lora_id)
-                victims += [r for r in self._running.requests() if r.adapter_units is units]
+                victims += [r for r in holders if r.adapter_units is units]
         for point in flight.publish:
             if point.slot is not None:
                 release_snapshot(memory, point.slot)
