@@ -142,7 +142,8 @@ def _those_that_fit(memory: Memory, rows: Ints, growth: Ints) -> Ints:
     if memory.kinds.window:
         room = min(room, max(0, memory.window.available()))
     needs = np.maximum(growth, 0)
-    return rows[(needs == 0) | (np.cumsum(needs) <= room)]
+    fits: Ints = rows[(needs == 0) | (np.cumsum(needs) <= room)]
+    return fits
 
 
 def _take_drafts(memory: Memory, drafts: Drafts, rows: Ints, num_drafts: Ints) -> TokenIds:

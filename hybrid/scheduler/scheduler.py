@@ -8,36 +8,32 @@
 It drives without a model. It knows tokens, rows and pools; it does not know text, tensors or devices.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-from hybrid.pools.ledger import Ints
 from hybrid.pools.memory import Memory
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits
-from hybrid.pools.transaction import Claim, Transaction
 
-from .admission import Admission, continue_chunk
+from .admission import Admission
 from .builder import InFlight, PlanBuilder, PublishPoint
 from .chunk import release_images
 from .commit import advance, check_result
+from .composer import Composer
 from .config import SchedulerConfig
-from .decode import Drafts, schedule_decodes
-from .delayer import PrefillDelayer
+from .decode import Drafts
 from .explain import explain_running, explain_waiting
 from .leave import leave, publish_point, release_snapshot
 from .outcome import FinishedRequest, FinishReason, NewTokens
-from .plan import Snapshot, StepPlan, StepResult
+from .plan import StepPlan, StepResult
 from .request import NewRequest
 from .reservation import OutputReservation
+from .retraction import Retraction
 from .running import Running
-from .siblings import waits_for_sibling
 from .stats import Counters, SchedulerStats
 from .tracked import Tracked, track
 from .validate import check_request
 from .waiting import WaitingQueue
-
-SKIPPABLE = frozenset({"encoder", "LoRA"})
 
 
 class Scheduler:
@@ -73,14 +69,26 @@ class Scheduler:
         self._running = Running(sizes.num_rows)
         self._reservation = OutputReservation(config.initial_output_ratio)
         self._admission = Admission(self.memory, config, self._running, self._reservation)
-        self._delayer = PrefillDelayer(config)
         self._drafts = Drafts(sizes.num_rows, config.num_draft_tokens)
         self._in_flight: deque[InFlight] = deque()
         self._finished: list[FinishedRequest] = []
         self._counters = Counters()
+        self._retraction = Retraction(
+            self.memory, self._running, self._waiting, self._reservation, self._counters, config.force_retraction_every
+        )
+        self._composer = Composer(
+            config,
+            self.memory,
+            self._waiting,
+            self._running,
+            self._admission,
+            self._retraction,
+            self._drafts,
+            self._in_flight,
+            self._counters,
+        )
         self._next_step = 1
         self._next_seq = 0
-        self._forced_at = 0
 
     # --- requests come and go ------------------------------------------------------------------------------------
 
@@ -158,183 +166,51 @@ class Scheduler:
             self._report(request, "error", len(request.known), error=error)
         if len(self._in_flight) >= self.config.max_plans_in_flight:
             return None
-        self._force_retraction()
-        retracted = False
-        while True:
-            builder = PlanBuilder(
-                self._next_step, self.memory.table, self.config.max_num_batched_tokens, self.config.encoder_budget
-            )
-            retracted = self._compose(builder, now, admit=not retracted) or retracted
-            if not builder.empty:
-                break
-            # Nothing could be scheduled. With results in flight, wait for them. Otherwise those that run block each
-            # other: the latest gives up its memory, until the first of them can go on.
-            if self._in_flight or len(self._running) == 0:
-                return None
-            if len(self._running) == 1:
-                if retracted:
-                    continue
-                self._give_up(self._running.requests()[0])
-                continue  # others may wait for what it held
-            self._retract(self._victim(builder) or self._running.requests()[0])
-            retracted = True
-        self._take_snapshots(builder)
+        self._retraction.force(self._next_step)
+        builder = self._fill(now)
+        if builder is None:
+            return None
+        self._composer.take_snapshots(builder)
         flight = builder.freeze()
         self._in_flight.append(flight)
         self._next_step += 1
         self._running.start_decoding([request for request in flight.chunks if self._prefilled(request)])
         return flight.plan
 
-    def _compose(self, builder: PlanBuilder, now: float, admit: bool) -> bool:
-        """Mutates: fill the builder in the configured composition. Returns whether somebody was retracted."""
-        has_decodes = len(self._running.decoding) > 0
-        prefill_first = self.config.composition == "prefill-first" and not self._delayer.decodes_first()
-        if prefill_first:
-            self._continue_prefills(builder)
-            waiting_tokens = self._waiting_tokens() if has_decodes else 0
-            if admit and not self._delayer.delays(waiting_tokens, has_decodes):
-                self._admit_waiting(builder, now)
-            retracted = self._schedule_decodes(builder)
-        else:
-            retracted = self._schedule_decodes(builder)
-            self._continue_prefills(builder)
-            if admit and not retracted:
-                self._admit_waiting(builder, now)
-        self._delayer.note_step(len(self._running.decoding) > builder.num_decodes)
-        return retracted
+    def _fill(self, now: float) -> PlanBuilder | None:
+        """Mutates: a builder with something in it; None when nothing can run now.
 
-    def _schedule_decodes(self, builder: PlanBuilder) -> bool:
-        before = self._counters.retractions
-
-        def retract() -> Ints | None:
-            victim = self._victim(builder)
-            if victim is None or len(self._running) == 1:
+        With results in flight an empty step just waits for them. Otherwise those that run block each other: the one
+        that gives way first gives up its memory, again and again, until the first of them can go on. That one fits
+        alone, as was checked when it was added; should it fail all the same, it ends with an error and the others go
+        on.
+        """
+        admit = True
+        while True:
+            builder = self._new_builder()
+            retracted = self._composer.compose(builder, now, admit)
+            if not builder.empty:
+                return builder
+            if self._in_flight or len(self._running) == 0:
                 return None
-            self._retract(victim)
-            return self._running.decoding
+            admit = admit and not retracted
+            if len(self._running) > 1:
+                victim = self._retraction.victim(builder.step_id)
+                assert victim is not None, "an empty plan holds nobody"
+                self._retraction.retract(victim)
+                admit = False
+            elif not retracted:
+                self._give_up(self._running.requests()[0])
+                admit = True
 
-        if builder.token_budget > 0 and len(self._running.decoding):
-            schedule_decodes(
-                self.memory, self._drafts, builder, self._running.decoding, len(self._in_flight) > 0, retract
-            )
-        return self._counters.retractions > before
-
-    def _continue_prefills(self, builder: PlanBuilder) -> None:
-        for request in self._running.prefilling:
-            if builder.token_budget <= 0:
-                return
-            continue_chunk(self.memory, self.config, builder, request)
-
-    def _admit_waiting(self, builder: PlanBuilder, now: float) -> None:
-        """Mutates: the waiting requests that fit, in the policy's order. A request that lacks only an adapter or an
-        encoder place is passed by (a bounded number of times); any other shortage ends the scan."""
-        memory = self.memory
-        if builder.token_budget <= 0 or not self._waiting.num_ready or memory.rows.available() <= 0:
-            return
-        elders = self._elders()
-        keys: Counter[str] = Counter()
-        if self.config.scheduling_policy == "routing-key":
-            keys.update(request.routing_key for request in self._running.requests())
-        admitted: list[Tracked] = []
-        passed: list[Tracked] = []
-        scanned = 0
-        for request in self._waiting.propose(now, self._admission.refresh_match, keys):
-            scanned += 1
-            if builder.token_budget <= 0 or scanned > self.config.max_scan:
-                break
-            self._admission.refresh_match(request)
-            if waits_for_sibling(memory, builder, elders, request, self.config.min_shared_tokens):
-                continue
-            if self._admission.try_admit(request, builder, len(self._in_flight) > 0):
-                admitted.append(request)
-                elders.append(request)
-                for earlier in passed:
-                    earlier.skips += 1
-                self._count_admission(request)
-            elif (
-                all(shortage.pool in SKIPPABLE for shortage in request.shortages)
-                and request.skips < self.config.max_skips
-            ):
-                passed.append(request)
-            else:
-                break
-        for request in admitted:
-            self._waiting.remove(request)
-
-    def _elders(self) -> list[Tracked]:
-        """Running requests that have resume points ahead of them, or in flight."""
-        in_flight = (request for flight in self._in_flight for request in flight.chunks if request.awaited)
-        return list(dict.fromkeys([*self._running.prefilling, *(r for r in in_flight if r.row is not None)]))
-
-    def _count_admission(self, request: Tracked) -> None:
-        self._counters.prompt_tokens += len(request.known) if not request.retractions else 0
-        self._counters.hit_tokens += request.match.length if not request.retractions else 0
-        self._counters.recomputed_tokens += max(0, request.lost_tokens - request.match.length)
-        request.lost_tokens = 0
-
-    def _waiting_tokens(self) -> int:
-        return sum(len(request.known) for request in self._waiting)
+    def _new_builder(self) -> PlanBuilder:
+        budget = self.config.max_num_batched_tokens
+        return PlanBuilder(self._next_step, self.memory.table, budget, self.config.encoder_budget)
 
     def _prefilled(self, request: Tracked) -> bool:
+        """Whether the request has been planned up to its last known token."""
         table, row = self.memory.table, request.row
         return row is not None and bool(table.num_computed[row] >= table.num_tokens[row])
-
-    def _take_snapshots(self, builder: PlanBuilder) -> None:
-        """Mutates: resume points that fall into this plan's chunks get a state slot each, where there is one to
-        spare."""
-        memory, table = self.memory, self.memory.table
-        for request in builder.chunks:
-            row = request.row
-            if row is None or not request.wanted:
-                continue
-            end = int(table.num_computed[row])
-            for position in [point for point in request.wanted if point <= end]:
-                slot: int | None = None
-                if memory.kinds.state:
-                    with Transaction() as transaction:
-                        if transaction.reserve(Claim.of(memory.state, 1)):
-                            continue
-                        slot = int(transaction.commit()[0][0])
-                    builder.snapshots.append(Snapshot(row, position, slot))
-                request.awaited.append(position)
-                builder.publish.append(PublishPoint(request, row, int(table.epoch[row]), position, slot))
-            request.wanted = [point for point in request.wanted if point > end]
-
-    # --- retraction ----------------------------------------------------------------------------------------------
-
-    def _victim(self, builder: PlanBuilder) -> Tracked | None:
-        """Who gives way: the least urgent priority, among those the latest admitted; never one this plan holds."""
-        table = self.memory.table
-        candidates = [
-            request
-            for request in self._running.requests()
-            if request.row is not None and table.last_step[request.row] != builder.step_id
-        ]
-        return max(candidates, key=_gives_way, default=None)
-
-    def _retract(self, request: Tracked) -> None:
-        """Mutates: the request gives up all memory and waits, at its old place, to be recomputed."""
-        self._counters.retractions += 1
-        self._reservation.retracted()
-        self._requeue(request, state_is_exact=True)
-
-    def _requeue(self, request: Tracked, state_is_exact: bool) -> None:
-        table, row = self.memory.table, request.row
-        assert row is not None
-        request.known = table.token_ids[row, : table.num_tokens[row]].copy()
-        request.lost_tokens = int(min(table.num_processed[row], table.num_tokens[row]))
-        request.retractions += 1
-        leave(self.memory, self._running, request, state_is_exact)
-        request.wanted, request.awaited, request.skips, request.match_version = [], [], 0, -1
-        request.common.clear()
-        self._waiting.push(request)
-
-    def _force_retraction(self) -> None:
-        """Mutates: the testing aid. Never the last one running, so that the first always gets on."""
-        every = self.config.force_retraction_every
-        if every and self._next_step % every == 0 and len(self._running) > 1 and self._forced_at != self._next_step:
-            self._forced_at = self._next_step
-            self._retract(max(self._running.requests(), key=_gives_way))
 
     def _give_up(self, request: Tracked) -> None:
         """Mutates: the last resort. One request runs alone, nothing is in flight, and it cannot go on."""
@@ -439,7 +315,7 @@ class Scheduler:
                 self._report(request, "error", int(memory.table.num_tokens[request.row]), error=error)
                 leave(memory, self._running, request, state_is_exact=False)
             else:
-                self._requeue(request, state_is_exact=False)
+                self._retraction.requeue(request, state_is_exact=False)
         self._counters.failed_steps += 1
 
     # --- questions -----------------------------------------------------------------------------------------------
@@ -466,9 +342,7 @@ class Scheduler:
         if request.row is not None:
             return explain_running(request, self.memory)
         ahead = sum(1 for other in self._waiting if not other.gates and other.seq < request.seq)
-        builder = PlanBuilder(
-            self._next_step, self.memory.table, self.config.max_num_batched_tokens, self.config.encoder_budget
-        )
+        builder = self._new_builder()
         shortages = () if request.gates else self._admission.shortages(request, builder)
         return explain_waiting(request, shortages, ahead, self.memory)
 
@@ -503,8 +377,3 @@ class Scheduler:
                 assert not request.images and request.adapter_units is None, (
                     f"{request.request_id!r} holds while it waits"
                 )
-
-
-def _gives_way(request: Tracked) -> tuple[int, int]:
-    """Larger gives way earlier: less urgent, then later admitted."""
-    return request.new.priority, request.rank

@@ -21,6 +21,7 @@ class WaitingQueue:
         self._key = static_key(config.scheduling_policy)
         self._blocked: dict[str, Tracked] = {}
         self._by_arrival: list[Tracked] = []
+        self.num_tokens = 0  # known tokens of all that wait
         self._by_policy: list[Tracked] | None = None
         if self._key is not None and self._key is not by_arrival:
             self._by_policy = []
@@ -38,6 +39,7 @@ class WaitingQueue:
 
     def push(self, request: Tracked) -> None:
         """Mutates. A request with open gates is blocked; a retracted one takes its old place by arrival."""
+        self.num_tokens += len(request.known)
         if request.gates:
             self._blocked[request.request_id] = request
             return
@@ -47,6 +49,7 @@ class WaitingQueue:
 
     def remove(self, request: Tracked) -> None:
         """Mutates."""
+        self.num_tokens -= len(request.known)
         if self._blocked.pop(request.request_id, None) is not None:
             return
         _remove_sorted(self._by_arrival, request, by_arrival)
@@ -59,7 +62,7 @@ class WaitingQueue:
         the request."""
         failed: list[tuple[Tracked, str]] = []
         for request in list(islice(self._blocked.values(), MAX_POLLS_PER_STEP)):
-            del self._blocked[request.request_id]  # back at the end, so that the next sweep polls others first
+            self.remove(request)  # pushed again at the end, so that the next sweep polls others first
             error = _poll(request, now)
             if error is not None:
                 failed.append((request, error))
