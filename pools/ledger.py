@@ -288,10 +288,10 @@ class UnitPool:
         columns = {"held": self._held, "pinned": self._pinned, "cached": self._cached}
         if counted != columns:
             raise InvariantViolation(f"{self.name}: the ledger says {columns}, the units say {counted}")
-        waiting = [unit for _, ids in self._pending for unit in ids.tolist()]
-        idle = self._stack[: self._num_free].tolist() + waiting
-        if len(set(idle)) != len(idle):
-            raise InvariantViolation(f"{self.name}: a {self.unit} was freed twice")
-        for unit in idle:
-            if used[unit] or known[unit]:
-                raise InvariantViolation(f"{self.name}: {self.unit} {unit} is free but has an owner")
+        idle = np.concatenate([self._stack[: self._num_free], *(ids for _, ids in self._pending)])
+        times = np.bincount(idle, minlength=self.capacity)
+        if times.max(initial=0) > 1:
+            raise InvariantViolation(f"{self.name}: {self.unit} {int(times.argmax())} was freed twice")
+        owned = np.flatnonzero((times > 0) & (used | known))
+        if len(owned):
+            raise InvariantViolation(f"{self.name}: {self.unit} {int(owned[0])} is free but has an owner")
