@@ -149,6 +149,10 @@ def pool_bytes(sizes: PoolSizes, spec: ModelSpec) -> MemoryBytes:
     )
 
 
+RESUME_POINT_SHARE = 0.25  # of what is left after promises and one request of full length
+MAX_RESUME_POINTS_PER_SEQ = 64
+
+
 def size_pools(
     spec: ModelSpec,
     memory_bytes: int,
@@ -159,33 +163,33 @@ def size_pools(
     max_model_len: int,
     max_plans_in_flight: int = 1,
     num_draft_tokens: int = 0,
-    snapshots_per_seq: float = 2.0,
     encoder_tokens: int | None = None,
     lora_units: int = 0,
 ) -> PoolSizes:
     """Divide `memory_bytes` among the pools.
 
-    First what `max_num_seqs` requests are promised (states with `snapshots_per_seq` cached snapshots each, windows,
-    one token budget per plan in flight for chunks, images); all that is left becomes full-attention blocks. Where that
-    leaves fewer blocks than one request of `max_model_len` needs, bounded pools shrink towards one request.
+    First what `max_num_seqs` requests are promised: a state and a window each, one token budget per plan in flight for
+    chunks in the window pool, images; and full-attention blocks for one request of `max_model_len`. A share of what is
+    left keeps cached resume points (a state slot and a window each), the rest becomes full-attention blocks. Where
+    memory is short, promises shrink towards one request.
 
     Raises ValueError naming pool, units needed and there, when one request of max_model_len does not fit.
     """
     kinds = Kinds.of(spec)
     lookahead = max(max_plans_in_flight - 1, num_draft_tokens)
     image = spec.encoder.max_tokens_per_image if spec.encoder is not None else 0
-    images = encoder_tokens if encoder_tokens is not None else max(4 * image, min(max_num_seqs * image, 16 * image))
+    images = encoder_tokens if encoder_tokens is not None else max(4 * image, min(max_num_seqs, 16) * image)
+    quota = window_quota(spec.sliding_window, block_size, lookahead, max_model_len) if kinds.window else 0
+    longest = blocks_for(max_model_len, block_size)
     block_bytes = spec.full_bytes_per_token * block_size
 
-    def sized(seqs: int, snapshots: float) -> PoolSizes:
-        quota = window_quota(spec.sliding_window, block_size, lookahead, max_model_len) if kinds.window else 0
-        chunk = blocks_for(max_num_batched_tokens, block_size) * max_plans_in_flight if kinds.window else 0
-        chunk = min(chunk, blocks_for(max_model_len, block_size) * seqs)
+    def promised(seqs: int) -> PoolSizes:
+        chunks = min(blocks_for(max_num_batched_tokens, block_size) * max_plans_in_flight, longest * seqs)
         return PoolSizes(
             num_rows=max_num_seqs,
             num_full_blocks=0,
-            num_window_blocks=2 * seqs * quota + chunk if snapshots else seqs * quota + chunk,
-            num_state_slots=seqs + int(seqs * snapshots) if kinds.state else 0,
+            num_window_blocks=seqs * quota + chunks if kinds.window else 0,
+            num_state_slots=seqs if kinds.state else 0,
             encoder_tokens=images,
             lora_units=lora_units,
             block_size=block_size,
@@ -194,23 +198,27 @@ def size_pools(
             lookahead=lookahead,
         )
 
-    one_request = blocks_for(max_model_len, block_size) if kinds.full else 0
-    best: PoolSizes | None = None
-    seqs, snapshots = max_num_seqs, snapshots_per_seq
-    while True:
-        best = sized(seqs, snapshots)
-        left = memory_bytes - pool_bytes(best, spec).total
-        if left >= one_request * block_bytes or (seqs == 1 and snapshots == 0):
-            break
-        seqs, snapshots = (seqs, 0.0) if snapshots else (max(1, seqs // 2), 0.0)
-    if kinds.full:
-        most = blocks_for(max_model_len, block_size) * max_num_seqs * 2
-        best = replace(best, num_full_blocks=max(0, min(left // block_bytes, most)))
+    seqs = max_num_seqs
+    while seqs > 1 and memory_bytes < pool_bytes(promised(seqs), spec).total + longest * block_bytes:
+        seqs //= 2
+    sizes = promised(seqs)
+    left = memory_bytes - pool_bytes(sizes, spec).total
     if left < 0:
-        need = pool_bytes(best, spec).total
-        raise ValueError(
-            f"memory of {memory_bytes} bytes does not hold one request: the bounded pools alone need {need}"
+        need = memory_bytes - left
+        raise ValueError(f"memory of {memory_bytes} bytes does not hold one request: bounded pools alone need {need}")
+    point_bytes = spec.state_bytes_per_slot + quota * block_size * spec.window_bytes_per_token
+    if point_bytes:
+        spare = max(0, left - longest * block_bytes)
+        share = int(spare * RESUME_POINT_SHARE) if kinds.full else spare
+        points = min(share // point_bytes, MAX_RESUME_POINTS_PER_SEQ * max_num_seqs)
+        sizes = replace(
+            sizes,
+            num_window_blocks=sizes.num_window_blocks + points * quota,
+            num_state_slots=sizes.num_state_slots + points if kinds.state else 0,
         )
-    for shortage in never_fits(Need(max_model_len), best, kinds):
+        left -= points * point_bytes
+    if kinds.full:
+        sizes = replace(sizes, num_full_blocks=min(left // block_bytes, 2 * longest * max_num_seqs))
+    for shortage in never_fits(Need(max_model_len), sizes, kinds):
         raise ValueError(f"max_model_len {max_model_len} does not fit: {shortage}")
-    return best
+    return sizes

@@ -129,7 +129,7 @@ def test_mixed_batches(prompts: list[Prompt], expected: Tokens, composition: str
 @pytest.mark.parametrize("composition", ["decode-first", "prefill-first"])
 def test_second_sighting(prompts: list[Prompt], expected: Tokens, composition: str) -> None:
     """Everything hits up to the last resume point of the prompt: all but its last token."""
-    llm = engine(composition=composition, memory="512MiB", num_state_slots=4000)
+    llm = engine(composition=composition, num_state_slots=4000, num_window_blocks=12000, num_full_blocks=6000)
     assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
     again = llm.generate(prompts, GREEDY, use_tqdm=False)
     assert tokens(again) == expected
