@@ -44,10 +44,11 @@ def load_split() -> tuple[Digits, Digits]:
 def draw_digit(rng: random.Random, ink: NDArray[np.uint8], side: int, plain: bool = False) -> Image.Image:
     """The digit as an RGB picture of side x side pixels.
 
-    Ink, paper, size, place and slant vary with `rng`; a plain one is black on white and fills the picture.
+    Ink, paper, size, place and slant vary with `rng`; a plain one is black on white, in the middle.
     """
     paper, pen = (255, 255, 255), (0, 0, 0)
-    glyph, x, y = side, 0, 0
+    glyph = round(0.8 * side)
+    x = y = (side - glyph) // 2
     image = Image.fromarray(ink)
     if not plain:
         light = _tone(rng, 215, 255)

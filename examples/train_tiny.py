@@ -1,8 +1,10 @@
 """Trains the bundled tiny model on drawn scenes and real digits: `python -m examples.train_tiny`.
 
-About 40 minutes on two CPU cores. Seeded; what batch number n contains depends on the seed and n alone, so a run that
-was stopped goes on with `--resume`. Pictures and questions are made as they are needed, so nearly every one is new, and
-the accuracy in the progress bar is that of unseen examples (digits excepted).
+About 40 minutes on two CPU cores, in two phases: first the vision tower alone learns to name what it sees from the
+hints of `hints.py` (cheap: no text), then the whole model learns to answer (hints go on). Seeded; what batch number n
+contains depends on the seed and n alone, so a run that was stopped goes on with `--resume`. Pictures and questions are
+made as they are needed, so nearly every one is new, and the accuracy in the progress bar is that of unseen examples
+(digits excepted).
 """
 
 from __future__ import annotations
@@ -37,14 +39,17 @@ from .conversations import (
     Answer,
     Encoder,
     Picture,
+    picture_turns,
     random_conversation,
     special_id,
 )
 from .digits_data import Digits, load_split
-from .hints import HintHead, hints
+from .hints import NUM_CLASSES, HintHead, hints
 
 VOCAB_SIZE = 1024
 HINT_WEIGHT = 0.2
+LOOK_BATCH = 32  # pictures in a step of the vision tower alone
+LOOK_SHARE = 0.25  # of the time limit, where one is given
 SMALL_BATCHES = 1000  # the first steps take half a batch: early on, more steps are worth more than smooth ones
 BATCHES_PER_POOL = 8  # conversations of so many batches are sorted by length together, so that little is padding
 Row = tuple[list[int], list[Answer], list[Picture]]
@@ -74,7 +79,8 @@ def main() -> None:
     parser.add_argument("--state", type=Path, default=Path("build/train_tiny.pt"), help="training state for --resume")
     parser.add_argument("--resume", action="store_true", help="go on from the training state")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=4200)
+    parser.add_argument("--looks", type=int, default=3000, help="steps of the vision tower alone")
+    parser.add_argument("--steps", type=int, default=4500, help="steps of the whole model after that")
     parser.add_argument("--minutes", type=float, default=math.inf, help="finish the schedule within this training time")
     parser.add_argument("--batch-size", type=int, default=16, help="conversations per step")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
@@ -111,30 +117,43 @@ def train(args: argparse.Namespace) -> None:
         optimizer.load_state_dict(state["optimizer"])
         step, seconds = state["step"], state["seconds"]
 
-    # 3. the loop
-    recent: dict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=400))
+    # 3. the loop: steps below `looks` look at pictures, the others answer questions
+    looks, total = args.looks, args.looks + args.steps
+    recent: dict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=100))
     losses: deque[float] = deque(maxlen=50)
     pool: list[Batch] = []
-    bar = tqdm(total=args.steps, initial=step, desc="training", unit="step", mininterval=5)
+    bar = tqdm(total=total, initial=step, desc="training", unit="step", mininterval=5)
     started = time.monotonic() - seconds
-    while step < args.steps:
-        progress = max(step / args.steps, (time.monotonic() - started) / 60 / args.minutes)
+    while step < total:
+        minutes = (time.monotonic() - started) / 60
+        if step < looks and minutes >= LOOK_SHARE * args.minutes:
+            step = looks
+        if step < looks:
+            progress = max(step / looks, minutes / args.minutes / LOOK_SHARE)
+            rate = 0.5 * min(1.0, (step + 1) / 150) * (1 - 0.8 * progress)
+        else:
+            progress = max((step - looks) / args.steps, (minutes / args.minutes - LOOK_SHARE) / (1 - LOOK_SHARE))
+            rate = min(1.0, (step - looks + 1) / 150) * (0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
         if progress >= 1:
             break
-        if not pool or step % BATCHES_PER_POOL == 0:
-            batch_size = args.batch_size // 2 if step < SMALL_BATCHES else args.batch_size
-            pool = make_pool(args.seed, step // BATCHES_PER_POOL, batch_size, encoder, config, digits)
         for group in optimizer.param_groups:
-            group["lr"] = args.learning_rate * schedule(step, progress)
-        loss, correct, kinds = train_step(model, head, optimizer, pool[step % BATCHES_PER_POOL])
-        losses.append(loss)
-        for kind, right in zip(kinds, correct, strict=True):
-            recent[kind].append(right)
+            group["lr"] = args.learning_rate * rate
+        if step < looks:
+            losses.append(look_step(model, head, optimizer, look_batch(args.seed, step, config, digits)))
+        else:
+            place = (step - looks) % BATCHES_PER_POOL
+            if not pool or place == 0:
+                batch_size = args.batch_size // 2 if step - looks < SMALL_BATCHES else args.batch_size
+                pool = make_pool(args.seed, (step - looks) // BATCHES_PER_POOL, batch_size, encoder, config, digits)
+            loss, correct = train_step(model, head, optimizer, pool[place])
+            losses.append(loss)
+            for kind, right in zip(pool[place].kinds, correct, strict=True):
+                recent[kind].append(right)
         step += 1
         seconds = time.monotonic() - started
-        bar.update()
+        bar.update(step - bar.n)
         bar.set_postfix_str(f"loss {np.mean(losses):.3f}, {overall(recent):.1%} of the answers right", refresh=False)
-        if step % args.save_every == 0:
+        if step % args.save_every == 0 or step == total:
             bar.write(f"step {step}, {seconds:.0f} s, loss {np.mean(losses):.4f}: {by_kind(recent)}")
             save_state(args.state, model, head, optimizer, step, seconds)
     bar.close()
@@ -142,26 +161,38 @@ def train(args: argparse.Namespace) -> None:
     print(f"{step} steps in {seconds / 60:.1f} minutes ({time.process_time() / 60:.1f} CPU minutes), {by_kind(recent)}")
 
 
+def look_step(model: NativeReference, head: HintHead, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
+    """One update of the vision tower alone. Returns the hints' loss."""
+    loss: Tensor = head(model.vision(batch.pixel_values), batch.hints)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 1.0)
+    optimizer.step()
+    return float(loss.detach())
+
+
 def train_step(
     model: NativeReference, head: HintHead, optimizer: torch.optim.Optimizer, batch: Batch
-) -> tuple[float, list[bool], tuple[str, ...]]:
-    """One update. Returns the mean loss of the answer tokens, and for each answer whether all of it was right."""
+) -> tuple[float, list[bool]]:
+    """One update of everything. Returns the mean loss of answer tokens, and whether each answer was all right."""
     image_embeds = model.vision(batch.pixel_values)
     hidden = model.decode(model.embed(batch.token_ids, image_embeds))
     logits = model.head(hidden.flatten(0, 1)[batch.positions])  # [A, V]
     loss = F.cross_entropy(logits, batch.targets)
-    optimizer.zero_grad(set_to_none=True)
     hint_loss: Tensor = head(image_embeds, batch.hints)
+    optimizer.zero_grad(set_to_none=True)
     (loss + HINT_WEIGHT * hint_loss).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     wrong = torch.zeros(len(batch.kinds)).index_add_(0, batch.owners, (logits.argmax(-1) != batch.targets).float())
-    return float(loss.detach()), (wrong == 0).tolist(), batch.kinds
+    return float(loss.detach()), (wrong == 0).tolist()
 
 
-def schedule(step: int, progress: float) -> float:
-    """Factor of the learning rate: linear warm-up over 150 steps, then a cosine down to nothing."""
-    return min(1.0, (step + 1) / 150) * (0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
+def look_batch(seed: int, index: int, config: NativeConfig, digits: Digits) -> Batch:
+    """Pictures without a text."""
+    rng = random.Random(seed * 10**7 + 5 * 10**6 + index)
+    turns = [picture_turns(rng, digits, 1) for _ in range(LOOK_BATCH)]
+    return collate([([config.image_token_id], [], [turn.picture]) for (turn,) in turns if turn.picture], config)
 
 
 def make_pool(
@@ -195,9 +226,10 @@ def collate(rows: list[Row], config: NativeConfig) -> Batch:
             targets += [ids[t] for t in span]
             owners += [len(kinds)] * len(span)
             kinds.append(answer.kind)
-    side, cells = config.vision_config.image_size, config.vision_config.image_size // config.vision_config.cell_size
+    side = config.vision_config.image_size
+    cells = side // config.vision_config.cell_size
     pixels = np.zeros((len(pictures), 3, side, side), dtype=np.float32)
-    labels = np.zeros((len(pictures), cells * cells, 3), dtype=np.int64)
+    labels = np.zeros((len(pictures), cells * cells, len(NUM_CLASSES)), dtype=np.int64)
     for i, picture in enumerate(pictures):
         pixels[i] = preprocess(picture.image, side)
         labels[i] = hints(picture, cells)
