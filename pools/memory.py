@@ -10,7 +10,7 @@ import numpy as np
 from .keyed import KeyedPool
 from .ledger import Ints, InvariantViolation, Ledger, UnitPool
 from .prefix_cache import PrefixCache
-from .rows import RowTable
+from .rows import RowTable, ragged
 from .sizing import POOL_UNITS, Kinds, PoolSizes
 from .window import WindowPool
 
@@ -59,12 +59,12 @@ class Memory:
         if not self.kinds.window:
             return
         table = self.table
-        owners, indices = table.behind_window(rows, self.sizes.sliding_window)
-        if len(owners) == 0:
+        passed, counts = table.behind_window(rows, self.sizes.sliding_window)
+        if len(passed) == 0:
             return
-        self.window.release(table.window_table[owners, indices])
-        np.add.at(table.window_first, owners, 1)
-        passed = np.unique(owners)
+        owner, indices = ragged(table.window_first[passed], counts)
+        self.window.release(table.window_table[passed[owner], indices])
+        table.window_first[passed] += counts
         used = table.num_blocks[passed] - table.window_first[passed]
         charge = np.maximum(table.window_quota[passed], used)
         self.window.uncharge(int((table.window_charge[passed] - charge).sum()))

@@ -39,6 +39,7 @@ class RowTable:
         self.window_table = np.zeros((num_rows, width), dtype=np.int64)
         self.request_ids = np.full(num_rows, None, dtype=object)
         self.stop_ids = np.full((num_rows, 4), NO_STOP_TOKEN, dtype=np.int32)
+        self.num_stop_columns = 1  # the most that any request so far has used
 
         def column() -> Ints:
             return np.zeros(num_rows, dtype=np.int64)
@@ -82,6 +83,7 @@ class RowTable:
             wide = np.full((len(self.stop_ids), 2 * len(stop_ids)), NO_STOP_TOKEN, dtype=np.int32)
             wide[:, : self.stop_ids.shape[1]] = self.stop_ids
             self.stop_ids = wide
+        self.num_stop_columns = max(self.num_stop_columns, len(stop_ids))
         self.stop_ids[row] = NO_STOP_TOKEN
         self.stop_ids[row, : len(stop_ids)] = stop_ids
 
@@ -95,17 +97,17 @@ class RowTable:
         return self.full_table[row, : self.num_blocks[row]]
 
     def behind_window(self, rows: Ints, sliding_window: int) -> tuple[Ints, Ints]:
-        """Blocks no later token of `rows` can see, by committed progress: (rows [n], logical blocks [n]). Pure."""
+        """Those of `rows` with blocks that no later token sees, by committed progress, and how many each: ([n], [n]).
+        The blocks are those of logical index window_first on. Pure."""
         first_seen = np.maximum(self.num_processed[rows] - sliding_window + 1, 0) // self.block_size
         counts = first_seen - self.window_first[rows]
         some = counts > 0
-        if not some.any():
-            return rows[:0], rows[:0]
-        passed, counts = rows[some], counts[some]
-        owner, indices = ragged(self.window_first[passed], counts)
-        return passed[owner], indices
+        return (rows[some], counts[some]) if some.any() else (rows[:0], rows[:0])
 
     def is_stop(self, rows: Ints, tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Which of `tokens` [n] is a stop token of its row, min_tokens not considered. Pure."""
-        hits: NDArray[np.bool_] = (self.stop_ids[rows] == tokens[:, None]).any(axis=1)
+        if self.num_stop_columns == 1:  # the usual case, and several times cheaper
+            hits: NDArray[np.bool_] = self.stop_ids[rows, 0] == tokens
+        else:
+            hits = (self.stop_ids[rows, : self.num_stop_columns] == tokens[:, None]).any(axis=1)
         return hits
