@@ -36,8 +36,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 chat: $(INSTALLED)
 	$(BIN)/hybrid chat $(if $(MODEL),--model '$(MODEL)') $(if $(IMAGE),--image '$(IMAGE)') $(ARGS)
 
+# One process per core, one thread each: small models gain nothing from more.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q -ra $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -ra -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
