@@ -160,7 +160,9 @@ class PrefixCache:
             last_gap = np.maximum.accumulate(np.where(window == ABSENT, index, -1))
             lengths = np.minimum((index + 1) * self.block_size, upper)
             seen = np.maximum(lengths - self.sliding_window + 1, 0) // self.block_size
-            yield from lengths[last_gap < seen][::-1].tolist()
+            # Inside a node whatever holds up to a block's end holds before; a node's end may lie inside a block.
+            ends = (node.end for node in used if node.end <= upper)
+            yield from sorted({*lengths[last_gap < seen].tolist(), *ends}, reverse=True)
 
     def _along(self, path: Sequence[Node], num_blocks: int, kind: str) -> Ints:
         """Block table along a path. The deepest node that covers a logical block decides, also by not remembering it:
