@@ -211,7 +211,7 @@ class Engine:
             logger.error("step %d failed: %s", plan.step_id, message, exc_info=error)
         while self._in_flight:
             self._commit_oldest()
-        self.scheduler.fail(plan.step_id, message)
+        self.scheduler.fail(plan.step_id, message, blamed=getattr(error, "request_ids", ()))
 
     def _end(self, finished: Iterable[FinishedRequest]) -> None:
         """Mutates: their last updates wait to be reported; nothing else of them stays here or in the runner."""

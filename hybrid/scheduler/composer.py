@@ -16,6 +16,7 @@ from .retraction import Retraction
 from .running import Running
 from .siblings import waits_for_sibling
 from .stats import Counters
+from .suspects import Suspects
 from .tracked import Tracked
 from .waiting import WaitingQueue
 
@@ -36,6 +37,7 @@ class Composer:
         drafts: Drafts,
         in_flight: deque[InFlight],
         counters: Counters,
+        suspects: Suspects,
     ) -> None:
         self._config = config
         self._memory = memory
@@ -46,6 +48,7 @@ class Composer:
         self._drafts = drafts
         self._in_flight = in_flight
         self._counters = counters
+        self._suspects = suspects
         self._delayer = PrefillDelayer(config)
 
     def compose(self, builder: PlanBuilder, now: float, admit: bool) -> bool:
@@ -99,6 +102,8 @@ class Composer:
         for scanned, request in enumerate(self._waiting.propose(now, self._admission.refresh_match, keys)):
             if builder.token_budget <= 0 or scanned >= self._config.max_scan:
                 break
+            if not self._suspects.may_join(request):
+                continue
             self._admission.refresh_match(request)
             if waits_for_sibling(self._memory, builder, elders, request, self._config.min_shared_tokens):
                 continue

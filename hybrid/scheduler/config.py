@@ -16,6 +16,7 @@ class SchedulerConfig:
     disable_chunked_mm_input: an image's placeholders are never split over two chunks.
     num_draft_tokens: the most drafts one request may carry.
     max_skips: how many requests may pass a waiting one that lacks only an adapter or an encoder place.
+    max_step_failures: a request that was to blame for so many failed steps ends with the error.
     ageing_seconds: a request that waited longer goes before every policy's order, oldest first.
     long_queue: with more requests waiting, orders that look at the cache or the running set fall back to fcfs.
     prefill_delay_steps, prefill_delay_tokens: prefill-first gathers waiting prompts until either is reached.

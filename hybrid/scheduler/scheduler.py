@@ -9,7 +9,7 @@ It drives without a model. It knows tokens, rows and pools; it does not know tex
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 
 from hybrid.pools.memory import Memory
@@ -31,6 +31,7 @@ from .reservation import OutputReservation
 from .retraction import Retraction
 from .running import Running
 from .stats import Counters, SchedulerStats
+from .suspects import Suspects
 from .tracked import Tracked, track
 from .validate import check_request
 from .waiting import WaitingQueue
@@ -73,6 +74,7 @@ class Scheduler:
         self._in_flight: deque[InFlight] = deque()
         self._finished: list[FinishedRequest] = []
         self._counters = Counters()
+        self._suspects = Suspects(config.max_step_failures)
         self._retraction = Retraction(
             self.memory, self._running, self._waiting, self._reservation, self._counters, config.force_retraction_every
         )
@@ -86,6 +88,7 @@ class Scheduler:
             self._drafts,
             self._in_flight,
             self._counters,
+            self._suspects,
         )
         self._next_step = 1
         self._next_seq = 0
@@ -138,6 +141,7 @@ class Scheduler:
         error: str | None = None,
     ) -> None:
         """Mutates: the request is gone for its caller."""
+        self._suspects.forget(request)
         del self._requests[request.request_id]
         self._finished.append(
             FinishedRequest(
@@ -233,6 +237,7 @@ class Scheduler:
         memory, step = self.memory, flight.plan.step_id
         memory.settle(step)
         advanced = advance(memory, self._drafts, flight, result)
+        self._suspects.clear(memory.table)
         for image in flight.plan.encode:
             memory.encoder.confirm(image.mm_hash, image.slots)
         for lora_id, units in flight.adapters:
@@ -281,9 +286,10 @@ class Scheduler:
             self._running.stop(request)
             self._running.draining.append(request)
 
-    def fail(self, step_id: int, error: str) -> None:
-        """Mutates: the oldest plan in flight came to nothing. Its requests wait to be recomputed; one whose steps
-        fail too often ends with `error`. Raises ValueError if `step_id` is not the oldest in flight."""
+    def fail(self, step_id: int, error: str, blamed: Collection[str] = ()) -> None:
+        """Mutates: the oldest plan in flight came to nothing. Its requests wait to be recomputed. Those in `blamed`
+        (request ids) end with `error`, and so does one that is found to break its steps (see suspects.py). Raises
+        ValueError if `step_id` is not the oldest in flight."""
         if not self._in_flight or self._in_flight[0].plan.step_id != step_id:
             oldest = self._in_flight[0].plan.step_id if self._in_flight else None
             raise ValueError(f"step {step_id} is not the oldest step in flight ({oldest})")
@@ -304,18 +310,17 @@ class Scheduler:
         for point in flight.publish:
             if point.slot is not None:
                 release_snapshot(memory, point.slot)
-        for request in dict.fromkeys(victims):
-            if request is None or request.row is None:
-                continue
-            if request in self._running.draining:
-                leave(memory, self._running, request, state_is_exact=False)
-                continue
-            request.failures += 1
-            if request.failures >= self.config.max_step_failures:
-                self._report(request, "error", int(memory.table.num_tokens[request.row]), error=error)
-                leave(memory, self._running, request, state_is_exact=False)
-            else:
+        failed = [request for request in dict.fromkeys(victims) if request is not None]
+        live = [request for request in failed if request not in self._running.draining]
+        ended = self._suspects.blame(live, blamed, memory.table)
+        for request in failed:
+            if request in live and request not in ended:
                 self._retraction.requeue(request, state_is_exact=False)
+                continue
+            if request in ended:
+                assert request.row is not None
+                self._report(request, "error", int(memory.table.num_tokens[request.row]), error=error)
+            leave(memory, self._running, request, state_is_exact=False)
         self._counters.failed_steps += 1
 
     # --- questions -----------------------------------------------------------------------------------------------
