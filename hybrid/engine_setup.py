@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hybrid.models.loading import read_config
 from hybrid.models.native_config import NativeConfig
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, size_pools
 from hybrid.pools.specs import ModelSpec
@@ -43,6 +44,7 @@ class Setup:
 def set_up(args: EngineArgs) -> Setup:
     """Read the checkpoint and allocate everything. Raises ValueError for a wrong folder or too little memory."""
     folder = checkpoint_folder(args.model)
+    read_config(folder)  # first of all: what is wrong with it says most, and costs nothing
     device = _device(args.device)
     tokenizer = None if args.skip_tokenizer_init else Tokenizer(args.tokenizer or folder)
     generation_defaults = read_json(folder / "generation_config.json")

@@ -204,10 +204,14 @@ class LLM:
     def _stream(self, prompt: Prompt, params: SamplingParams) -> Generator[RequestOutput, None, None]:
         """Mutates while it is iterated."""
         [collector] = self._driver.submit([prompt], [params], [0])
+        shown = False  # whether the end was; another call may drive this request to it
         try:
             while not collector.finished:
                 if collector in self._driver.step():
+                    shown = collector.finished
                     yield collector.output()
+            if not shown:
+                yield collector.output()
         finally:
             self._driver.cancel([collector])
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from .chat_commands import Leave, run_command
 from .chat_session import ChatSession
@@ -96,7 +96,7 @@ def _pipe(session: ChatSession) -> bool:
             failed |= not _answer(session, line.rstrip("\r\n"))
             continue
         try:
-            console.print(run_command(session, line), markup=False, highlight=False)
+            _say(console, run_command(session, line))
         except Leave:
             break
         except ValueError as error:
@@ -110,7 +110,7 @@ def _dialogue(session: ChatSession, greeting: str, pictures: list[str]) -> None:
     typed = _line_editor()
     console = Console()
     for line in (greeting, *(f"attached {path}; it goes with your first message" for path in pictures)):
-        console.print(line, markup=False, highlight=False, style="dim")
+        _say(console, line, "dim")
     while True:
         try:
             line = input(ASK).strip()
@@ -126,15 +126,20 @@ def _dialogue(session: ChatSession, greeting: str, pictures: list[str]) -> None:
             continue
         try:
             if line.startswith("/"):
-                console.print(run_command(session, line), markup=False, highlight=False)
+                _say(console, run_command(session, line))
             else:
                 _show_answer(session, line)
         except Leave:
             return
         except ValueError as error:
-            console.print(str(error), markup=False, highlight=False, style="red")
+            _say(console, str(error), "red")
         except KeyboardInterrupt:
-            console.print("\nstopped; this question and its answer are not kept", style="dim")
+            _say(console, "\nstopped; this question and its answer are not kept", "dim")
+
+
+def _say(console: Console, what: RenderableType, style: str | None = None) -> None:
+    """Text stays as it is: no markup in it, and the terminal breaks its lines, so that paths can be copied."""
+    console.print(what, markup=False, highlight=False, style=style, soft_wrap=isinstance(what, str))
 
 
 def _line_editor() -> Callable[[], str]:

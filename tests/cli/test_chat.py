@@ -1,0 +1,266 @@
+"""`hybrid chat` as people meet it: a real process, with a pipe, a question on the command line, or a terminal."""
+
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from hybrid.cli import app
+from hybrid.engine_setup import checkpoint_folder
+
+HYBRID = [sys.executable, "-c", "from hybrid.cli import main; main()"]
+QUIET = {"OMP_NUM_THREADS": "1", "TERM": "dumb", "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
+PATIENCE = 60.0  # seconds, on a busy machine
+
+
+def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*HYBRID, *arguments],
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **QUIET},
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> str:
+    path = tmp_path / "a red square.png"
+    Image.new("RGB", (64, 64), "red").save(path)
+    return str(path)
+
+
+# --- one answer, and pipes ---------------------------------------------------------------------------------------
+
+
+def test_one_question_gets_one_answer(picture: str) -> None:
+    done = run("chat", "--image", picture, "--prompt", "What color is it?", "--memory", "32MiB")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() and done.stdout.count("\n") == 1
+
+
+def test_every_line_of_a_pipe_gets_an_answer_and_nothing_else_goes_to_stdout(picture: str) -> None:
+    lines = ["Hello", "", f"/image {picture}", "What is this?", "/system Be brief.", "Who are you?", "/stats", "Bye"]
+    done = run("chat", stdin="\n".join(lines))
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 4
+    for said in ("attached", "new system message", "recurrent state", "prompt tokens came from the prefix cache"):
+        assert said in done.stderr
+
+
+def test_a_pipe_goes_on_after_what_fails(tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    lines = [f"/image {tmp_path / 'text.png'}", "/image /no/such/file.png", "/image", "/fly", "/clear now", "x" * 9000]
+    done = run("chat", stdin="\n".join([*lines, "Hello", "/exit", "never read"]))
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 1
+    complaints = done.stderr.splitlines()
+    for complaint, expected in zip(
+        complaints,
+        (
+            "is not an image in a supported format",
+            "'/no/such/file.png' does not exist",
+            "/image needs the path of a picture",
+            "there is no command '/fly'; /help lists them",
+            "/clear takes nothing after it, got 'now'",
+            "more than the 2047 that max_model_len 2048 leaves room for",
+        ),
+        strict=True,
+    ):
+        assert expected in complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--model", "no-such-model"), 2, "neither a folder nor a bundled checkpoint"),
+        (("--image", "/no/such.png"), 2, "'/no/such.png' does not exist"),
+        (("--temperature", "nan"), 2, "temperature must be finite"),
+        (("--max-tokens", "0"), 2, "max_tokens must be at least 1"),
+        (("--memory", "much"), 2, "memory must be a number of bytes"),
+        (("--memory", "100"), 2, "memory of 100 bytes does not hold one request"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(arguments: Sequence[str], code: int, message: str) -> None:
+    done = CliRunner().invoke(app, ["chat", "--prompt", "Hello", *arguments])
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_leaves_early_is_no_error_message() -> None:
+    process = subprocess.Popen(
+        [*HYBRID, "chat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **QUIET},
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    process.stdin.write("Hello\n")
+    process.stdin.flush()
+    assert process.stdout.readline().strip()
+    process.stdout.close()
+    process.stdin.write("Hello\n" * 3)
+    process.stdin.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(PATIENCE) == 1
+
+
+def test_generate_continues_a_batch() -> None:
+    done = run("generate", "Hello", "What is", "--max-tokens", "4", "--json")
+    assert done.returncode == 0
+    assert [line[:11] for line in done.stdout.splitlines()] == ['{"prompt": '] * 2
+    piped = CliRunner().invoke(app, ["generate", "--chat", "--max-tokens", "4"], input="Hello\nBye\n")
+    assert (piped.exit_code, piped.stdout.count("\n")) == (0, 2)
+    bad = CliRunner().invoke(app, ["generate", "ok", ""])
+    assert (bad.exit_code, bad.stdout, bad.stderr) == (1, "", "prompt 1: the prompt is empty\n")
+
+
+# --- a terminal --------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A process on a pseudo terminal."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.seen = ""
+        self._at = 0  # up to here it was expected
+        self._pid, self._fd = pty.fork()
+        if self._pid == 0:
+            os.environ.update(QUIET)
+            os.execv(HYBRID[0], [*HYBRID, *arguments])
+
+    def send(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def interrupt(self) -> None:
+        """As the terminal does for Ctrl-C."""
+        self.send("\x03")
+
+    def settle(self) -> None:
+        """Python misses a signal between showing the prompt and waiting for input, until the next key."""
+        time.sleep(1.0)
+
+    def expect(self, text: str) -> str:
+        """What comes from here on up to and with `text`, which must come."""
+        deadline = time.monotonic() + PATIENCE
+        while (end := self.seen.find(text, self._at)) < 0:
+            assert time.monotonic() < deadline, f"no {text!r} in {self.seen[self._at :]!r}"
+            assert self._read(0.1), f"it ended without {text!r}: {self.seen[self._at :]!r}"
+        start, self._at = self._at, end + len(text)
+        return self.seen[start : self._at]
+
+    def _read(self, seconds: float) -> bool:
+        """Whether the process still has its terminal."""
+        if not select.select([self._fd], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:
+            data = b""
+        self.seen += data.decode(errors="replace")
+        return data != b""
+
+    def wait(self) -> int:
+        """Its exit code, once it ends by itself."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            self._read(0.05)
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._pid = 0
+                return os.waitstatus_to_exitcode(status)
+            assert time.monotonic() < deadline, f"it does not end: {self.seen!r}"
+
+    def close(self) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        os.close(self._fd)
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> str:
+    """The bundled checkpoint with another end-of-text token, so that its answers do not end."""
+    folder = Path(shutil.copytree(checkpoint_folder("tiny"), tmp_path / "endless"))
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**config, "eos_token_id": config["pad_token_id"]}))
+    return str(folder)
+
+
+@pytest.fixture
+def terminal(endless: str) -> Iterator[Terminal]:
+    opened = Terminal("chat", "--model", endless, "--max-tokens", "1900", "--memory", "64MiB")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def seeing(picture: str) -> Iterator[Terminal]:
+    opened = Terminal("chat", "--image", picture, "--max-tokens", "20")
+    yield opened
+    opened.close()
+
+
+def test_ctrl_c_stops_an_answer_and_not_the_program(terminal: Terminal) -> None:
+    terminal.expect("/help lists commands")
+    terminal.expect("> ")
+    for _ in range(2):
+        terminal.send("Tell me a long story\n")
+        terminal.expect("story")
+        time.sleep(0.5)
+        terminal.interrupt()
+        terminal.expect("stopped; this question and its answer are not kept")
+        terminal.expect("> ")
+    terminal.send("/stats\n")
+    assert "0 running, 0 waiting" in terminal.expect("0 waiting").replace("\r\n", " ")
+    terminal.expect("> ")
+    terminal.send("half a line")
+    terminal.expect("half a line")
+    terminal.settle()
+    terminal.interrupt()
+    terminal.expect("> ")
+    terminal.settle()
+    terminal.interrupt()  # with nothing typed
+    assert terminal.wait() == 0
+    assert "Traceback" not in terminal.seen
+
+
+def test_a_dialogue_with_commands_and_pictures(seeing: Terminal, picture: str) -> None:
+    terminal = seeing
+    terminal.expect("it goes with your first message")
+    terminal.expect("> ")
+    terminal.send("What color is it?\n")
+    terminal.expect("\n")
+    terminal.expect("> ")
+    for command, answer in (
+        ("/image /no/such.png", "'/no/such.png' does not exist"),
+        (f"/image '{picture}'", "it goes with your next message"),
+        ("/help", "/exit"),
+        ("/clear", "the conversation starts anew"),
+        ("/system Be brief.", "new system message"),
+        ("/nonsense", "there is no command '/nonsense'"),
+    ):
+        terminal.send(command + "\n")
+        terminal.expect(answer)
+        terminal.expect("> ")
+    terminal.send("\x04")
+    assert terminal.wait() == 0
+    assert "Traceback" not in terminal.seen
