@@ -47,10 +47,12 @@ from .digits_data import Digits, load_split
 from .hints import NUM_CLASSES, HintHead, hints
 
 VOCAB_SIZE = 1024
-HINT_WEIGHT = 0.2
+HINT_WEIGHT = 0.3
+BLINDFOLD = 400  # steps in which a decoder that knows no words yet does not disturb the tower
+TOWER_RATE = 0.2  # the tower's learning rate once it has learned to see, against the decoder's
 LOOK_BATCH = 32  # pictures in a step of the vision tower alone
-LOOK_SHARE = 0.25  # of the time limit, where one is given
-SMALL_BATCHES = 1000  # the first steps take half a batch: early on, more steps are worth more than smooth ones
+LOOK_SHARE = 0.28  # of the time limit, where one is given
+SMALL_BATCHES = 800  # the first steps take half a batch: early on, more steps are worth more than smooth ones
 BATCHES_PER_POOL = 8  # conversations of so many batches are sorted by length together, so that little is padding
 Row = tuple[list[int], list[Answer], list[Picture]]
 
@@ -102,10 +104,11 @@ def train(args: argparse.Namespace) -> None:
     model = initialise(NativeReference(config), args.seed)
     model.set_form("fast")
     head = HintHead(config.hidden_size)
-    parameters = [*model.parameters(), *head.parameters()]
-    decayed = [p for p in parameters if p.ndim >= 2]
-    others = [p for p in parameters if p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    groups = [
+        {"params": [p for p in part if (p.ndim >= 2) == decay], "weight_decay": 0.05 * decay, "tower": tower}
+        for tower, part in split_parameters(model, head).items()
+        for decay in (True, False)
+    ]
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, betas=(0.9, 0.98), fused=True)
 
     # 2. where an earlier run stopped
@@ -137,7 +140,7 @@ def train(args: argparse.Namespace) -> None:
         if progress >= 1:
             break
         for group in optimizer.param_groups:
-            group["lr"] = args.learning_rate * rate
+            group["lr"] = args.learning_rate * rate * (TOWER_RATE if group["tower"] and step >= looks else 1.0)
         if step < looks:
             losses.append(look_step(model, head, optimizer, look_batch(args.seed, step, config, digits)))
         else:
@@ -145,7 +148,7 @@ def train(args: argparse.Namespace) -> None:
             if not pool or place == 0:
                 batch_size = args.batch_size // 2 if step - looks < SMALL_BATCHES else args.batch_size
                 pool = make_pool(args.seed, (step - looks) // BATCHES_PER_POOL, batch_size, encoder, config, digits)
-            loss, correct = train_step(model, head, optimizer, pool[place])
+            loss, correct = train_step(model, head, optimizer, pool[place], step - looks >= BLINDFOLD)
             losses.append(loss)
             for kind, right in zip(pool[place].kinds, correct, strict=True):
                 recent[kind].append(right)
@@ -161,6 +164,13 @@ def train(args: argparse.Namespace) -> None:
     print(f"{step} steps in {seconds / 60:.1f} minutes ({time.process_time() / 60:.1f} CPU minutes), {by_kind(recent)}")
 
 
+def split_parameters(model: NativeReference, head: HintHead) -> dict[bool, list[torch.nn.Parameter]]:
+    """All parameters, by whether they belong to the vision tower (and the hints read off it)."""
+    tower = [*model.vision.parameters(), *head.parameters()]
+    inside = {id(p) for p in tower}
+    return {True: tower, False: [p for p in model.parameters() if id(p) not in inside]}
+
+
 def look_step(model: NativeReference, head: HintHead, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
     """One update of the vision tower alone. Returns the hints' loss."""
     loss: Tensor = head(model.vision(batch.pixel_values), batch.hints)
@@ -172,11 +182,15 @@ def look_step(model: NativeReference, head: HintHead, optimizer: torch.optim.Opt
 
 
 def train_step(
-    model: NativeReference, head: HintHead, optimizer: torch.optim.Optimizer, batch: Batch
+    model: NativeReference, head: HintHead, optimizer: torch.optim.Optimizer, batch: Batch, teach_tower: bool
 ) -> tuple[float, list[bool]]:
-    """One update of everything. Returns the mean loss of answer tokens, and whether each answer was all right."""
+    """One update of everything; the answers' gradient reaches the tower only when `teach_tower`, the hints' always.
+
+    Returns the mean loss of answer tokens, and whether each answer was all right.
+    """
     image_embeds = model.vision(batch.pixel_values)
-    hidden = model.decode(model.embed(batch.token_ids, image_embeds))
+    seen = image_embeds if teach_tower else image_embeds.detach()
+    hidden = model.decode(model.embed(batch.token_ids, seen))
     logits = model.head(hidden.flatten(0, 1)[batch.positions])  # [A, V]
     loss = F.cross_entropy(logits, batch.targets)
     hint_loss: Tensor = head(image_embeds, batch.hints)

@@ -147,7 +147,8 @@ def scan_chunked(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk: 
         before.append(state)
         state = kept[:, i] * state + added[:, i]
     y = y + (c * log_decay.exp()[..., None]) @ torch.stack(before, dim=1).transpose(-1, -2)
-    return y.transpose(2, 3).flatten(1, 2)[:, :tokens]
+    out: Tensor = y.transpose(2, 3).flatten(1, 2)[:, :tokens]
+    return out
 
 
 class Mamba2(nn.Module):
