@@ -97,15 +97,17 @@ def _debt(memory: Memory, drafts: Drafts, builder: PlanBuilder, rows: Ints) -> t
 def _within_budget(
     memory: Memory, builder: PlanBuilder, rows: Ints, counts: Ints, num_drafts: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """As many as the budget allows, least recently served first; drafts are cut before rows are."""
-    waited_longest = np.argsort(memory.table.last_step[rows], kind="stable")
+    """As many as the budget allows, least recently served first, of those the least served; drafts are cut before rows
+    are."""
+    table = memory.table
+    waited_longest = np.lexsort((table.num_computed[rows] - table.num_prompt_tokens[rows], table.last_step[rows]))
     rows, counts, num_drafts = rows[waited_longest], counts[waited_longest], num_drafts[waited_longest]
     rows = rows[: builder.token_budget]
     spare = builder.token_budget - len(rows)
     wanted = counts[: len(rows)] - 1
     before = np.cumsum(wanted) - wanted
     extra = np.clip(spare - before, 0, wanted)
-    return rows, memory.table.num_computed[rows], extra + 1, np.minimum(num_drafts[: len(rows)], extra)
+    return rows, table.num_computed[rows], extra + 1, np.minimum(num_drafts[: len(rows)], extra)
 
 
 def _grow(memory: Memory, builder: PlanBuilder, rows: Ints, growth: Ints) -> bool:
