@@ -21,6 +21,7 @@ from .tracked import Tracked
 from .waiting import WaitingQueue
 
 SKIPPABLE = frozenset({"encoder", "LoRA"})
+LOOK_AHEAD = 16  # waiting requests that a full step looks at
 
 
 class Composer:
@@ -90,8 +91,11 @@ class Composer:
 
     def _admit_waiting(self, builder: PlanBuilder, now: float) -> None:
         """Mutates: the waiting requests that fit, in the policy's order. A request that lacks only an adapter or an
-        encoder place is passed by (a bounded number of times); any other shortage ends the scan."""
-        if builder.token_budget <= 0 or not self._waiting.num_ready or self._memory.rows.available() <= 0:
+        encoder place is passed by (a bounded number of times); any other shortage ends the scan.
+
+        A full step still asks its prefills for the resume points at which the next in line part from them."""
+        room = builder.token_budget > 0 and self._memory.rows.available() > 0
+        if not self._waiting.num_ready or not (room or builder.chunks):
             return
         elders = self._elders()
         keys: Counter[str] = Counter()
@@ -100,12 +104,14 @@ class Composer:
         admitted: list[Tracked] = []
         passed: list[Tracked] = []
         for scanned, request in enumerate(self._waiting.propose(now, self._admission.refresh_match, keys)):
-            if builder.token_budget <= 0 or scanned >= self._config.max_scan:
+            room = room and builder.token_budget > 0
+            if scanned >= (self._config.max_scan if room else LOOK_AHEAD):
                 break
             if not self._suspects.may_join(request):
                 continue
             self._admission.refresh_match(request)
-            if waits_for_sibling(self._memory, builder, elders, request, self._config.min_shared_tokens):
+            waits = waits_for_sibling(self._memory, builder, elders, request, self._config.min_shared_tokens)
+            if waits or not room:
                 continue
             if self._admission.try_admit(request, builder, len(self._in_flight) > 0):
                 admitted.append(request)
