@@ -61,6 +61,11 @@ class KeyedPool(UnitPool, Generic[K]):
             self._confirmed.discard(key)
             self.unpublish(units)
 
+    def forget_idle(self) -> None:
+        """Mutates: entries without users are void."""
+        for key in [key for key, units in self._units.items() if self.refs[units[0]] == 0]:
+            self.forget(key)
+
     def _evict_idle(self, n: int) -> None:
         for key, units in list(self._units.items()):
             if self.num_free >= n:

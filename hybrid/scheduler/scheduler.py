@@ -370,6 +370,7 @@ class Scheduler:
         """Mutates: forget all resume points and idle images."""
         if self.memory.cache is not None:
             self.memory.cache.clear()
+        self.memory.encoder.forget_idle()
 
     def check(self) -> None:
         """Every invariant of memory and queues. For tests; raises InvariantViolation or AssertionError."""
