@@ -1,4 +1,4 @@
-"""Settings of all tests: in CI hypothesis looks at the same examples every time, on a developer's machine at new ones."""
+"""Settings of all tests: in CI hypothesis looks at the same examples every time, elsewhere at new ones."""
 
 import os
 

@@ -93,6 +93,17 @@ def test_a_forgotten_entry_goes_with_its_last_user(confirmed: bool) -> None:
     assert columns(images) == {"free": 4, "pinned": 2}
 
 
+def test_forgetting_what_is_idle_leaves_what_is_used() -> None:
+    images = pool()
+    used = put(images, "used", 2)
+    images.leave("idle", put(images, "idle", 2))
+    images.leave("read", put(images, "read", 2), until_step=3)
+    images.forget_idle()
+    assert [key for key in ("used", "idle", "read") if images.get(key) is not None] == ["used"]
+    assert columns(images) == {"free": 2, "pinned": 2, "pending": 2}
+    images.leave("used", used)
+
+
 def test_a_key_is_inserted_once() -> None:
     images = pool()
     put(images, "a", 2)
