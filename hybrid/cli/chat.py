@@ -25,6 +25,7 @@ from .options import (
     Temperature,
     complain,
     open_llm,
+    read_anything,
     sampling_params,
 )
 
@@ -49,6 +50,7 @@ def chat(
 
     Without --prompt it reads questions from the terminal, or one per line from a pipe.
     """
+    read_anything()
     llm = open_llm(model, memory=memory, device=device, dtype=dtype, seed=seed, max_num_seqs=8)
     session = ChatSession(llm, sampling_params(llm, temperature, max_tokens), system or None)
     try:

@@ -17,6 +17,7 @@ from .options import (
     Temperature,
     complain,
     open_llm,
+    read_anything,
     sampling_params,
 )
 
@@ -38,6 +39,7 @@ def generate(
     dtype: Dtype = "auto",
 ) -> None:
     """Continue prompts, all in one batch. Pictures go with every prompt, in the order of its placeholders."""
+    read_anything()
     if not prompts:
         if sys.stdin.isatty():
             complain("there is nothing to continue: pass prompts, or pipe in one per line")

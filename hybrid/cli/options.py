@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import nullcontext
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,13 @@ Images = Annotated[list[Path] | None, typer.Option("--image", help="A picture; m
 def complain(message: object) -> None:
     """One line on standard error."""
     print(message, file=sys.stderr, flush=True)
+
+
+def read_anything() -> None:
+    """Mutates the standard streams: bytes that are no text, and text that the terminal cannot show, become marks."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def open_llm(model: str, *, memory: str | None, device: str | None, dtype: str, seed: int, max_num_seqs: int) -> "LLM":

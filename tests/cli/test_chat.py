@@ -84,6 +84,18 @@ def test_a_pipe_goes_on_after_what_fails(tmp_path: Path) -> None:
         assert expected in complaint
 
 
+def test_bytes_that_are_no_text_do_not_stop_a_pipe() -> None:
+    done = subprocess.run(
+        [*HYBRID, "chat", "--max-tokens", "5"],
+        input=b"what is \xff\xfe this?\nHello\n",
+        capture_output=True,
+        env={**os.environ, **QUIET, "PYTHONUTF8": "1"},
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr, done.stdout.count(b"\n")) == (0, b"", 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
