@@ -45,9 +45,21 @@ def check_result(flight: InFlight, result: StepResult, max_drafts: int) -> None:
         )
     if result.sampled_token_ids.shape[1] < int(result.num_sampled.max()):
         raise ValueError(f"step {result.step_id}: sampled_token_ids {result.sampled_token_ids.shape} lacks columns")
-    if result.draft_token_ids.shape[1] > max_drafts:
+    width = result.sampled_token_ids.shape[1]
+    if width > 1:  # places beyond num_sampled may hold anything
+        sampled = result.sampled_token_ids[np.arange(width) < result.num_sampled[:, None]]
+    else:
+        sampled = result.sampled_token_ids
+    if sampled.min() < 0:
+        raise ValueError(f"step {result.step_id}: token {sampled.min()} was sampled")
+    drafts, num_drafts = result.draft_token_ids, result.num_drafts
+    if len(drafts) != n or len(num_drafts) != n:
+        raise ValueError(f"step {result.step_id}: {min(len(drafts), len(num_drafts))} rows of drafts, {n} rows sample")
+    if drafts.shape[1] > max_drafts:
+        raise ValueError(f"step {result.step_id}: {drafts.shape[1]} drafts, num_draft_tokens is {max_drafts}")
+    if np.any(num_drafts < 0) or np.any(num_drafts > drafts.shape[1]):
         raise ValueError(
-            f"step {result.step_id}: {result.draft_token_ids.shape[1]} drafts, num_draft_tokens is {max_drafts}"
+            f"step {result.step_id}: num_drafts {num_drafts.tolist()} is not between 0 and {drafts.shape[1]}"
         )
 
 
