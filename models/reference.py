@@ -123,7 +123,7 @@ def scan_chunked(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk: 
     Inside a chunk y_t = sum over s <= t of (c_t . b_s) exp(sum of dt * a over s+1..t) dt_s x_s ("Transformers are
     SSMs", section 6). b and c may be per group [B, T, G, N]; heads of a group share them.
     """
-    batch, tokens, heads, _ = x.shape
+    _, tokens, heads, _ = x.shape
     padding = -tokens % chunk
     x, b, c = (F.pad(v, (0, 0, 0, 0, 0, padding)) for v in (x, b, c))
     dt = F.pad(dt, (0, 0, 0, padding))
