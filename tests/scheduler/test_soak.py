@@ -5,8 +5,9 @@ SOAK_OPERATIONS says how many (`make soak`: 200,000); without it a few thousand,
 
 import os
 import random
-import sys
+from contextlib import nullcontext
 
+import pytest
 from tqdm import tqdm
 
 from tests.scheduler.traffic import OPERATIONS, Traffic
@@ -32,16 +33,17 @@ def soak_one(seed: int, num_operations: int) -> str | None:
     return None
 
 
-def test_soak() -> None:
+def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
     violations: list[str] = []
     done, seed = 0, FIRST_SEED
-    with tqdm(total=NUM_OPERATIONS, unit="op", disable=not LONG, file=sys.__stderr__) as progress:
-        while done < NUM_OPERATIONS:
-            count = min(OPERATIONS_PER_ENGINE, NUM_OPERATIONS - done)
-            violation = soak_one(seed, count)
-            if violation is not None:
-                violations.append(violation)
-            done, seed = done + count, seed + 1
-            progress.update(count)
-    print(f"{done} operations on {seed - FIRST_SEED} engines, {len(violations)} violations")
+    with capsys.disabled() if LONG else nullcontext():
+        with tqdm(total=NUM_OPERATIONS, unit="op", disable=not LONG) as progress:
+            while done < NUM_OPERATIONS:
+                count = min(OPERATIONS_PER_ENGINE, NUM_OPERATIONS - done)
+                violation = soak_one(seed, count)
+                if violation is not None:
+                    violations.append(violation)
+                done, seed = done + count, seed + 1
+                progress.update(count)
+        print(f"{done} operations on {seed - FIRST_SEED} engines, {len(violations)} violations")
     assert not violations, "\n".join(violations[:20])
