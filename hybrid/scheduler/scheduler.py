@@ -376,8 +376,9 @@ class Scheduler:
         """Every invariant of memory and queues. For tests; raises InvariantViolation or AssertionError."""
         rows = [row for row, request in enumerate(self._running.by_row) if request is not None]
         self.memory.check(rows)
+        waiting = set(self._waiting)
         for request in self._requests.values():
-            queued = request in list(self._waiting)
+            queued = request in waiting
             assert queued == (request.row is None), f"{request.request_id!r} is neither waiting nor running, or both"
             if queued:
                 assert not request.images and request.adapter_units is None, (
