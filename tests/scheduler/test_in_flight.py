@@ -180,25 +180,6 @@ def test_a_request_whose_steps_fail_too_often_ends_with_the_error(limit: int) ->
     harness.finish_all()
 
 
-def test_the_one_that_breaks_its_steps_ends_alone() -> None:
-    """Every step with "bad" in it fails; nobody else is ended for it."""
-    harness = engine(1, max_step_failures=2)
-    for seed in range(6):
-        harness.add("bad" if seed == 3 else f"{seed}", tokens(20, seed), max_tokens=6, stop_token_ids=())
-    for _ in range(200):
-        plan = harness.scheduler.schedule()
-        if plan is None:
-            break
-        names = {harness.memory.table.request_ids[row] for row in plan.rows}
-        fails = "bad" in names
-        harness.results.append((plan.step_id, None if fails else harness.runner.execute(plan)))
-        if fails:
-            harness.runner.execute(plan, fails=True)
-        harness.commit()
-    harness.finish_all()
-    assert [name for name, ended in harness.finished.items() if ended.reason == "error"] == ["bad"]
-
-
 def test_blamed_requests_end_and_the_others_go_on() -> None:
     harness = engine(1)
     for seed in range(3):

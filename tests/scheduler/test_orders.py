@@ -4,6 +4,7 @@ from typing import Any
 
 from hybrid.adapters.registry import Adapter
 from hybrid.scheduler.config import SchedulerConfig
+from hybrid.scheduler.request import Gate, GateStatus
 from tests.scheduler.harness import Harness, tokens
 
 
@@ -113,6 +114,21 @@ def test_a_long_queue_falls_back_to_arrival() -> None:
         add_continuation(harness, "half", 1, 32)
         add_continuation(harness, "most", 2, 48)
         assert admitted(harness) == expected
+
+
+def test_very_many_blocked_requests_are_polled_in_turn() -> None:
+    """A sweep is bounded, so the last of 600 is looked at in the third; whoever is ready goes by arrival."""
+    harness = Harness()
+    ready = {"599", "300", "20"}
+    for serial in range(600):
+
+        def poll(name: str = f"{serial}") -> GateStatus:
+            return GateStatus.READY if name in ready else GateStatus.PENDING
+
+        add(harness, f"{serial}", gates=(Gate("grammar", poll),), max_tokens=1)
+    assert [harness.step().keys() for _ in range(3)] == [{"20"}, {"300"}, {"599"}]
+    for name in tuple(harness.requests):
+        harness.abort(name)
 
 
 def test_the_scan_of_the_queue_is_bounded() -> None:

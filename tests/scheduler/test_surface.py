@@ -194,6 +194,22 @@ def test_explanations_are_sentences_with_numbers() -> None:
     harness.finish_all()
 
 
+def test_a_running_prefill_says_what_holds_it_back() -> None:
+    """Both have begun; the image of the second fills the encoder pool when the first comes to its own."""
+    harness = Harness(
+        config=SchedulerConfig(max_num_batched_tokens=40, long_prefill_token_threshold=20), encoder_tokens=20
+    )
+    for seed, (name, offset) in enumerate({"a": 40, "b": 30}.items()):
+        harness.add(name, tokens(60, seed), max_tokens=5, images=(ImageInput(name, offset, 20),))
+    assert [harness.step() for _ in range(2)] == [{"a": 20, "b": 20}, {"a": 20, "b": 20}]
+    harness.plan()
+    assert harness.scheduler.explain("a") == (
+        "request 'a' runs in row 0: 40 of 60 known tokens computed, held back because the encoder pool has 0 of 20 "
+        "tokens available and 20 are needed"
+    )
+    harness.finish_all()
+
+
 def test_stats_are_a_picture_of_now() -> None:
     harness = Harness(config=SchedulerConfig(max_plans_in_flight=2), num_rows=1)
     for seed in range(2):
