@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import pytest
 from tqdm import tqdm
 
+from hybrid.scheduler.plan import StepPlan
 from tests.scheduler.traffic import OPERATIONS, Traffic
 
 LONG = "SOAK_OPERATIONS" in os.environ
@@ -47,3 +48,33 @@ def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
                 progress.update(count)
         print(f"{done} operations on {seed - FIRST_SEED} engines, {len(violations)} violations")
     assert not violations, "\n".join(violations[:20])
+
+
+def plans_of(seed: int) -> list[tuple[object, ...]]:
+    """Every plan of one engine under traffic, as plain data."""
+    dice = random.Random(seed)
+    operations, weights = zip(*OPERATIONS, strict=True)
+    traffic, plans = Traffic(dice.choice), list[tuple[object, ...]]()
+    schedule = traffic.harness.scheduler.schedule
+
+    def recorded() -> StepPlan | None:
+        plan = schedule()
+        if plan is not None:
+            fields = (getattr(plan, name) for name in StepPlan.__dataclass_fields__)
+            plans.append(tuple(repr(value) for value in fields))
+        return plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traffic.harness.scheduler, "schedule", recorded)
+        for operation in dice.choices(operations, weights, k=OPERATIONS_PER_ENGINE):
+            traffic.tick()
+            operation(traffic)
+        traffic.drain()
+    return plans
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_same_seed_same_plans(seed: int) -> None:
+    """No decision depends on wall-clock time, or on where objects lie in memory."""
+    first = plans_of(seed)
+    assert len(first) > 20 and plans_of(seed) == first
