@@ -3,16 +3,17 @@
 Knows prompts that are processed already, n > 1 and seeds; knows no files and no text formats.
 """
 
+import hashlib
 from collections.abc import Sequence
 from itertools import count
 
-from .collector import Collector
+from hybrid.frontend.collector import Collector
+from hybrid.frontend.processor import Processor
+from hybrid.frontend.prompt import Prompt
+
 from .engine import Engine
 from .interrupts import DeferredInterrupts
-from .processor import Processor
-from .prompt import Prompt
 from .sampling_params import SamplingParams
-from .seeds import derive_seed, sequence_seeds
 
 
 class Driver:
@@ -45,13 +46,13 @@ class Driver:
     def _submit_one(self, prompt: Prompt, params: SamplingParams, priority: int) -> Collector:
         max_tokens = self._processor.max_tokens(prompt, params)
         number = next(self._numbers)
-        seed = params.seed if params.seed is not None else derive_seed(self._seed, number)
+        seed = params.seed if params.seed is not None else _derive_seed(self._seed, number)
         name = str(number)
         names = (name,) if params.n == 1 else tuple(f"{name}-{index}" for index in range(params.n))
         collector = Collector(name, prompt, names)
         with DeferredInterrupts():
             try:
-                for sequence_id, sequence_seed in zip(names, sequence_seeds(seed, params.n), strict=True):
+                for sequence_id, sequence_seed in zip(names, _sequence_seeds(seed, params.n), strict=True):
                     self._engine.add_request(
                         sequence_id, prompt, params, max_tokens=max_tokens, seed=sequence_seed, priority=priority
                     )
@@ -85,3 +86,14 @@ class Driver:
             if update.finish_reason is not None:
                 del self._collectors[update.request_id]
         return changed
+
+
+def _derive_seed(*parts: int) -> int:
+    """64 bits that depend on all the parts, and on their order."""
+    digest = hashlib.blake2b(",".join(map(str, parts)).encode(), digest_size=8)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _sequence_seeds(seed: int, n: int) -> list[int]:
+    """Seeds of the n sequences of one request: the first keeps `seed`, so that n does not change what it draws."""
+    return [seed if index == 0 else _derive_seed(seed, index) for index in range(n)]

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from hybrid.adapters.registry import Adapter
+from hybrid.frontend.detokenizer import Decodes
+from hybrid.frontend.generation import Generation, Update
+from hybrid.frontend.prompt import Pixels, Prompt
 from hybrid.scheduler.outcome import FinishedRequest, NewTokens
 from hybrid.scheduler.plan import StepPlan
 from hybrid.scheduler.request import Gate, NewRequest
 from hybrid.scheduler.scheduler import Scheduler
 
-from .detokenizer import Decodes
-from .generation import Generation, Update
-from .prompt import Pixels, Prompt
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:  # the runner brings torch

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from hybrid.frontend.processor import Processor
+from hybrid.frontend.tokenizer import Tokenizer, read_json
 from hybrid.models.loading import read_config
 from hybrid.models.native_config import NativeConfig
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, size_pools
@@ -22,8 +24,6 @@ from hybrid.scheduler.scheduler import Scheduler
 from .engine import Engine
 from .engine_args import EngineArgs
 from .memory_size import default_cpu_memory, parse_memory
-from .processor import Processor
-from .tokenizer import Tokenizer, read_json
 
 logger = logging.getLogger(__name__)
 

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from hybrid.frontend.messages import read_conversation
+from hybrid.frontend.prompt import Prompt
+from hybrid.frontend.tokenizer import Tokenizer
 from hybrid.scheduler.config import SchedulingPolicy
 from hybrid.scheduler.stats import SchedulerStats
 
 from .driver import Driver
 from .engine_args import DEFAULT_MAX_NUM_BATCHED_TOKENS, EngineArgs
 from .engine_setup import set_up
-from .messages import read_conversation
 from .outputs import RequestOutput
-from .prompt import Prompt
 from .sampling_params import SamplingParams
-from .tokenizer import Tokenizer
 
 PROGRESS_AFTER_SECONDS = 1.0  # shorter work shows no bar
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybrid.engine import Engine
+from hybrid.frontend.prompt import Pixels, Prompt
 from hybrid.pools.sizing import Kinds, PoolSizes
-from hybrid.prompt import Pixels, Prompt
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.runner.sampler import TokenLogprobs
 from hybrid.sampling_params import SamplingParams

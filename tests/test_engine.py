@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 
 from hybrid.engine import Engine
-from hybrid.generation import Update
+from hybrid.frontend.generation import Update
 from hybrid.sampling_params import SamplingParams
 from tests.scripted import EOS, SPECIAL, ScriptedRunner, prompt, scripted_engine
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from hybrid.encoders.images import ImageSource, load_image, mm_hash
 from hybrid.encoders.preprocess import preprocess
+from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import TokenIds
 from hybrid.scheduler.request import ImageInput
 
 from .image_reference import resolve_image
 from .messages import Conversation
 from .prompt import Pixels, Prompt
-from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
 
 _KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "cache_salt")

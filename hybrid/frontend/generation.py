@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hybrid.outputs import FinishReason, Logprob
+from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import TokenIds
 
 from .detokenizer import Decodes, Detokenizer
-from .outputs import FinishReason, Logprob
-from .sampling_params import SamplingParams
 from .stop_strings import StopStrings
 
 if TYPE_CHECKING:  # the runner brings torch

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hybrid.detokenizer import REPLACEMENT, Detokenizer
+from hybrid.frontend.detokenizer import REPLACEMENT, Detokenizer
 from tests.scripted import EOS, SPECIAL, ByteTokenizer
 
 TEXTS = ["plain", "zwölf Äpfel", "日本語のテキスト", "🦆🦆 two ducks 👨‍👩‍👧‍👦", "mixed é 漢 🎉 end"]

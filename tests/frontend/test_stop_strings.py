@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hybrid.stop_strings import StopStrings
+from hybrid.frontend.stop_strings import StopStrings
 
 
 def watch(text: str, stops: list[str], size: int = 1, include: bool = False) -> tuple[list[str], str | None]:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from hybrid.outputs import CompletionOutput, FinishReason, RequestOutput
+
 from .generation import Logprobs, Update
-from .outputs import CompletionOutput, FinishReason, RequestOutput
 from .prompt import Prompt
 
 

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from hybrid.engine_setup import checkpoint_folder
-from hybrid.messages import read_conversation
-from hybrid.processor import Processor
+from hybrid.frontend.messages import read_conversation
+from hybrid.frontend.processor import Processor
+from hybrid.frontend.tokenizer import Tokenizer
 from hybrid.sampling_params import SamplingParams
-from hybrid.tokenizer import Tokenizer
 
 EOS, IMAGE = 2, 3
 PER_IMAGE = 16
