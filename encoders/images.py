@@ -37,24 +37,18 @@ def load_image(source: ImageSource) -> Image.Image:
     pixels, or has more than MAX_PIXELS.
     """
     if isinstance(source, np.ndarray):
-        image, name = _from_array(source), "the array"
-    elif isinstance(source, Image.Image):
-        image, name = source, "the image"
-    elif isinstance(source, bytes | bytearray):
-        image, name = _open(BytesIO(source), "the image data"), "the image data"
+        return _to_rgb(_from_array(source), "the array")
+    if isinstance(source, Image.Image):
+        return _to_rgb(source, "the image")
+    file: BytesIO | Path
+    if isinstance(source, bytes | bytearray):
+        file, name = BytesIO(source), "the image data"
     elif isinstance(source, str | Path):
-        name = f"{str(source)!r}"
-        image = _open(Path(source), name)
+        file, name = Path(source), repr(str(source))
     else:
         raise ValueError(f"an image must be a path, bytes, a Pillow image or an array, not {type(source).__name__}")
-    _check_size(image, name)
-    try:
-        image.seek(0)  # also after a caller looked at later frames
-        image.load()
-        upright = ImageOps.exif_transpose(image)
-        return to_rgb(_to_8_bit(upright))
-    except _BROKEN as error:
-        raise ValueError(f"{name} cannot be decoded: {_one_line(error)}") from None
+    with _open(file, name) as image:  # Pillow keeps the file of an animation open for its later frames
+        return _to_rgb(image, name)
 
 
 def mm_hash(pixel_values: NDArray[np.float32]) -> str:
@@ -81,6 +75,18 @@ def _open(file: BytesIO | Path, name: str) -> Image.Image:
         raise ValueError(f"{name} has too many pixels: {_one_line(error)}") from None
     except _BROKEN as error:
         raise ValueError(f"{name} cannot be opened as an image: {_one_line(error)}") from None
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    """Decode. Mutates `image`: it stands at its first frame, also after a caller looked at later ones."""
+    _check_size(image, name)
+    try:
+        image.seek(0)
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        return to_rgb(_to_8_bit(upright))
+    except _BROKEN as error:
+        raise ValueError(f"{name} cannot be decoded: {_one_line(error)}") from None
 
 
 def _one_line(error: BaseException) -> str:

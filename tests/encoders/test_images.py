@@ -1,6 +1,8 @@
 """A picture in any form is read right, or refused in one sentence."""
 
+import gc
 import struct
+import warnings
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -121,6 +123,21 @@ def test_of_an_animation_the_first_frame_counts(kind: str) -> None:
     opened = Image.open(BytesIO(data))
     opened.seek(1)
     assert close(colour(load_image(opened), 3, 3), RED, 40)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP"])
+def test_no_file_stays_open(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    halves().save(path, kind, save_all=True, append_images=[halves()])
+    cut = tmp_path / "cut"
+    cut.write_bytes(path.read_bytes()[:60])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load_image(path)
+        with pytest.raises(ValueError, match="cut"):
+            load_image(cut)
+        gc.collect()
+    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
 
 
 def bomb(width: int, height: int) -> bytes:
