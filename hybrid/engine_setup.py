@@ -15,9 +15,8 @@ from hybrid.models.loading import read_config
 from hybrid.models.native_config import NativeConfig
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, size_pools
 from hybrid.pools.specs import ModelSpec
-from hybrid.runner.loading import LoadedModel, load
+from hybrid.runner.loading import load
 from hybrid.runner.model_runner import ModelRunner
-from hybrid.runner.sizes import RunnerSizes
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.scheduler import Scheduler
 
@@ -56,7 +55,7 @@ def set_up(args: EngineArgs) -> Setup:
     eos_token_ids = _eos_token_ids(config, generation_defaults)
     engine = Engine(
         scheduler,
-        _runner(loaded, sizes, device),
+        ModelRunner(loaded.model, sizes, device, loaded.encoder),
         tokenizer,
         eos_token_ids,
         scheduler_config.max_plans_in_flight,
@@ -165,25 +164,6 @@ def _device(name: str | None) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return device
-
-
-def _runner(loaded: LoadedModel, sizes: PoolSizes, device: torch.device) -> ModelRunner:
-    """The runner's own seed stays 0: every request brings one, and one that a user chose means the same anywhere."""
-    return ModelRunner(
-        loaded.model,
-        RunnerSizes(
-            num_full_blocks=sizes.num_full_blocks,
-            num_window_blocks=sizes.num_window_blocks,
-            num_state_slots=sizes.num_state_slots,
-            num_rows=sizes.num_rows,
-            encoder_tokens=sizes.encoder_tokens,
-            block_size=sizes.block_size,
-            max_model_len=sizes.max_model_len,
-            lookahead=sizes.lookahead,
-        ),
-        device,
-        encoder=loaded.encoder,
-    )
 
 
 def _eos_token_ids(config: NativeConfig, generation_defaults: Mapping[str, Any]) -> tuple[int, ...]:

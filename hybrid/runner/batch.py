@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from hybrid.models.context import BlockTables, DeferredStates, ForwardContext, ImageTokens, Snapshots
+from hybrid.pools.sizing import PoolSizes
 from hybrid.scheduler.plan import Ints, StepPlan
 
 from .caches import Caches
 from .row_mirror import RowMirror
-from .sizes import RunnerSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Batch:
     drafted: Drafted | None
 
 
-def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: RunnerSizes, device: torch.device) -> Batch:
+def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: PoolSizes, device: torch.device) -> Batch:
     """Pure: reads the mirror after the plan's deltas were applied."""
     # 1. order: decode rows first, otherwise as planned
     longer = plan.num_scheduled_tokens > 1

@@ -6,16 +6,15 @@ Knows specs and sizes; not who owns which block or slot. Content of former owner
 import torch
 
 from hybrid.models.context import AttentionCache, LayerCache, StateCache
+from hybrid.pools.sizing import PoolSizes
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec
 from hybrid.scheduler.plan import Ints
-
-from .sizes import RunnerSizes
 
 
 class Caches:
     """layers[i] belongs to decoder layer i; `encoder` [encoder_tokens, hidden_size] where the model sees images."""
 
-    def __init__(self, spec: ModelSpec, sizes: RunnerSizes, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, sizes: PoolSizes, device: torch.device) -> None:
         kinds: list[LayerSpec] = []
         for index, specs in enumerate(spec.layers):
             if len(specs) != 1:
@@ -73,7 +72,7 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _allocate(spec: LayerSpec, sizes: RunnerSizes, device: torch.device) -> LayerCache:
+def _allocate(spec: LayerSpec, sizes: PoolSizes, device: torch.device) -> LayerCache:
     if isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
         blocks = sizes.num_full_blocks if isinstance(spec, FullAttentionSpec) else sizes.num_window_blocks
         shape = (blocks + 1, 2, spec.num_kv_heads, sizes.block_size, spec.head_size)  # the last block stays zero

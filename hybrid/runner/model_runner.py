@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from hybrid.models.context import ForwardContext
+from hybrid.pools.sizing import PoolSizes
 from hybrid.pools.specs import ModelSpec
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import Ints, StepPlan, StepResult
@@ -22,7 +23,6 @@ from .caches import Caches
 from .row_mirror import RowMirror
 from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
 from .sampling_columns import TokenBias, token_bias
-from .sizes import RunnerSizes
 
 Pixels = NDArray[np.float32]
 IMAGES_PER_CALL = 16  # bounds the encoder's activations
@@ -79,15 +79,14 @@ class _Counters:
 class ModelRunner:
     """One model on one device, its pool tensors and row tables, all allocated here and never again.
 
-    Raises ValueError for sizes that the model cannot serve. `seed` is mixed into the seed of every request.
+    Raises ValueError for sizes that the model cannot serve.
     """
 
     def __init__(
         self,
         model: Decoder,
-        sizes: RunnerSizes,
+        sizes: PoolSizes,
         device: torch.device | str = "cpu",
-        seed: int = 0,
         encoder: Encoder | None = None,
     ) -> None:
         if sizes.max_model_len > model.max_positions:
@@ -100,7 +99,6 @@ class ModelRunner:
         self.counters = _Counters()
         self._model = model
         self._encoder = encoder
-        self._seed = seed
         self.mirror = RowMirror(sizes)
         self._requests: dict[str, _Request] = {}
 
@@ -121,7 +119,7 @@ class ModelRunner:
         if images and self._encoder is None:
             raise ValueError(f"request {request_id!r} brings images, but the model takes none")
         bias = token_bias(params, eos_token_ids, self._model.vocab_size)
-        self._requests[request_id] = _Request(params, dict(images or {}), bias, seed ^ self._seed)
+        self._requests[request_id] = _Request(params, dict(images or {}), bias, seed)
 
     def remove_request(self, request_id: str) -> None:
         """Mutates: forgets the request; plans may not bring it or its images in any more. Unknown ids: nothing."""

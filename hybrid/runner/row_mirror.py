@@ -5,23 +5,24 @@ So a plan can run before the result of the one before was committed. Host tables
 
 import numpy as np
 
+from hybrid.pools.sizing import PoolSizes
 from hybrid.scheduler.plan import BlockDelta, Bools, Ints, NewRow, StepPlan, TokenIds
 
 from .sampling_columns import SamplingColumns
-from .sizes import RunnerSizes
 
 
 class RowMirror:
     """Tables over rows. token_ids[row, :num_tokens[row]] are known: prompt, sampled tokens, also uncommitted ones."""
 
-    def __init__(self, sizes: RunnerSizes) -> None:
-        rows = sizes.num_rows
-        self.token_ids: TokenIds = np.zeros((rows, sizes.max_model_len + sizes.lookahead + 1), dtype=np.int32)
+    def __init__(self, sizes: PoolSizes) -> None:
+        rows, positions = sizes.num_rows, sizes.max_model_len + sizes.lookahead
+        blocks = -(-positions // sizes.block_size) + 1
+        self.token_ids: TokenIds = np.zeros((rows, positions + 1), dtype=np.int32)
         self.num_tokens: Ints = np.zeros(rows, dtype=np.int64)
         self.num_prompt_tokens: Ints = np.zeros(rows, dtype=np.int64)
         self.state_slot: Ints = np.zeros(rows, dtype=np.int64)
-        self.full_table: Ints = np.zeros((rows, sizes.table_width), dtype=np.int64)
-        self.window_table: Ints = np.zeros((rows, sizes.table_width), dtype=np.int64)
+        self.full_table: Ints = np.zeros((rows, blocks), dtype=np.int64)
+        self.window_table: Ints = np.zeros((rows, blocks), dtype=np.int64)
         self.request_ids: list[str | None] = [None] * rows
         self.sampling = SamplingColumns(rows)
 

@@ -14,8 +14,8 @@ from hybrid.models.context import AttentionCache
 from hybrid.models.native import NativeModel
 from hybrid.models.native_config import NativeConfig
 from hybrid.models.reference import NativeReference
+from hybrid.pools.sizing import PoolSizes
 from hybrid.runner.model_runner import Encoder, ModelRunner, RunnerOutput
-from hybrid.runner.sizes import RunnerSizes
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import BlockDelta, EncodeImage, ImageSpan, NewRow, Snapshot, StepPlan
 
@@ -99,7 +99,7 @@ def native_model(reference: NativeReference) -> NativeModel:
     return NativeModel(reference.config, reference.state_dict(), torch.float32, torch.device("cpu"))
 
 
-def runner_sizes(**overrides: int) -> RunnerSizes:
+def runner_sizes(**overrides: int) -> PoolSizes:
     data = {
         "num_full_blocks": 300,
         "num_window_blocks": 300,
@@ -109,8 +109,10 @@ def runner_sizes(**overrides: int) -> RunnerSizes:
         "block_size": 4,
         "max_model_len": 160,
         "lookahead": 8,
+        "lora_units": 0,
+        "sliding_window": 8,
     }
-    return RunnerSizes(**{**data, **overrides})
+    return PoolSizes(**{**data, **overrides})
 
 
 def poison(runner: ModelRunner) -> None:
@@ -153,10 +155,10 @@ class PlanDriver:
     """Drives one runner. Block, slot and row ids come shuffled, so that nothing lies in order by accident."""
 
     def __init__(
-        self, model: NativeModel, sizes: RunnerSizes, encoder: Encoder | None = None, seed: int = 0, stale: bool = True
+        self, model: NativeModel, sizes: PoolSizes, encoder: Encoder | None = None, seed: int = 0, stale: bool = True
     ) -> None:
         self.model = model
-        self.runner = ModelRunner(model, sizes, "cpu", 0, encoder)
+        self.runner = ModelRunner(model, sizes, "cpu", encoder)
         if stale:
             poison(self.runner)
         self.sizes = sizes
