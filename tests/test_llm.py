@@ -441,6 +441,14 @@ def test_a_checkpoint_with_wrong_files_names_them(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"eos_token_id 1000000 of generation_config\.json is no token of the model"):
         LLM(folder, memory="8MiB", max_num_seqs=2)
     (folder / "generation_config.json").unlink()
+    for wrong, message in (
+        (b"\xff\xfe", r"chat_template\.jinja cannot be read"),
+        (b"{% for %}", "the chat template of .* cannot be compiled"),
+    ):
+        (folder / "chat_template.jinja").write_bytes(wrong)
+        with pytest.raises(ValueError, match=message):
+            LLM(folder, memory="8MiB", max_num_seqs=2)
+    (folder / "chat_template.jinja").unlink()
     (folder / "tokenizer.json").write_text("{")
     with pytest.raises(ValueError, match=r"tokenizer\.json cannot be read"):
         LLM(folder, memory="8MiB", max_num_seqs=2)

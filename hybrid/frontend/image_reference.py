@@ -9,11 +9,8 @@ from urllib.request import url2pathname
 from hybrid.encoders.images import ImageSource
 
 
-def resolve_image(source: ImageSource, allow_files: bool = True) -> ImageSource:
-    """What `encoders.images.load_image` reads. A string without a scheme is a path.
-
-    allow_files False refuses paths and `file:` URLs: for input that comes from elsewhere. Raises ValueError.
-    """
+def resolve_image(source: ImageSource) -> ImageSource:
+    """What `encoders.images.load_image` reads. A string without a scheme is a path. Raises ValueError."""
     if not isinstance(source, str | Path):
         return source
     if isinstance(source, str):
@@ -23,9 +20,7 @@ def resolve_image(source: ImageSource, allow_files: bool = True) -> ImageSource:
         if scheme in ("http", "https", "ftp"):
             raise ValueError(f"{_brief(source)} is not fetched; pass the picture itself, a path or a data: URL")
         if scheme == "file":
-            source = Path(url2pathname(unquote(urlsplit(source).path)))
-    if not allow_files:
-        raise ValueError(f"{_brief(str(source))} names a file, which is not allowed here; pass a data: URL")
+            return Path(url2pathname(urlsplit(source).path))
     return Path(source)
 
 

@@ -3,7 +3,7 @@
 Knows the limits of the model; knows no requests that run. Everything wrong with an input is one ValueError sentence.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,14 +62,7 @@ class Processor:
         resume hints. Raises ValueError."""
         tokenizer = self._require_tokenizer("a chat")
         text = tokenizer.render_chat(conversation.messages)
-        ends = []
-        for count in range(1, len(conversation.messages)):
-            try:
-                part = tokenizer.render_chat(conversation.messages[:count], add_generation_prompt=False)
-            except ValueError:  # a template may refuse a conversation that ends there
-                continue
-            if text.startswith(part):
-                ends.append(len(part))
+        ends = _rendered_ends(tokenizer, conversation.messages, text)
         return self._from_text(text, conversation.images, cache_salt, add_special_tokens=False, ends=ends)
 
     def max_tokens(self, prompt: Prompt, params: SamplingParams) -> int:
@@ -109,15 +102,22 @@ class Processor:
         add_special_tokens: bool,
         ends: Iterable[int] = (),
     ) -> Prompt:
-        """`ends`: characters at which a message ends."""
+        """`ends`: characters at which a message ends; only asked for once the prompt is known to fit."""
         if not text:
             raise ValueError("the prompt is empty")
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"the prompt is not valid Unicode: {error}") from None
-        encoded = self._require_tokenizer("text").encode(text, add_special_tokens)
-        hints = [hint for end in ends if (hint := encoded.position_of(end)) is not None]
+        tokenizer = self._require_tokenizer("text")
+        most = self._max_model_len * tokenizer.max_chars_per_token
+        if len(text) > most:  # as in vLLM: not worth the minutes of tokenising it
+            raise ValueError(
+                f"the prompt has {len(text):,} characters, more than the {most:,} that fit into max_model_len "
+                f"{self._max_model_len}"
+            )
+        encoded = tokenizer.encode(text, add_special_tokens)
+        hints = (hint for end in ends if (hint := encoded.position_of(end)) is not None)
         return self._finish(text, encoded.token_ids, images, cache_salt, hints)
 
     def _require_tokenizer(self, what: str) -> Tokenizer:
@@ -213,6 +213,17 @@ class Processor:
             else end
             for end in ends.tolist()
         ]
+
+
+def _rendered_ends(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], text: str) -> Iterator[int]:
+    """Characters of `text`, the rendered conversation, at which its messages end, the last one's left out."""
+    for count in range(1, len(messages)):
+        try:
+            part = tokenizer.render_chat(messages[:count], add_generation_prompt=False)
+        except ValueError:  # a template may refuse a conversation that ends there
+            continue
+        if text.startswith(part):
+            yield len(part)
 
 
 def _images(data: object) -> list[ImageSource]:

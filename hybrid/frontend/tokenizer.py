@@ -56,10 +56,7 @@ class Tokenizer:
         self.special_token_ids = frozenset(
             token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         )
-
-    @property
-    def has_chat_template(self) -> bool:
-        return self._template is not None
+        self.max_chars_per_token = max(map(len, self._tokenizer.get_vocab()), default=1)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
         """Token ids of `text`; `add_special_tokens`: with what the tokenizer adds itself, such as a first token."""
@@ -104,11 +101,17 @@ def _token_text(value: object) -> str | None:
 
 
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> jinja2.Template | None:
-    """The folder's default template, compiled in a sandbox as transformers does it."""
+    """The folder's default template, compiled in a sandbox as transformers does it. Raises ValueError."""
     file = folder / "chat_template.jinja"
-    source = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
+    source = config.get("chat_template")
+    if file.is_file():
+        try:
+            source = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file} cannot be read: {error}") from None
     if isinstance(source, list):  # several, by name
-        source = {entry.get("name"): entry.get("template") for entry in source}.get("default")
+        named = [entry for entry in source if isinstance(entry, Mapping) and entry.get("name") == "default"]
+        source = named[0].get("template") if named else None
     if not isinstance(source, str):
         return None
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(

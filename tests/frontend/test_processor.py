@@ -74,7 +74,7 @@ def test_every_placeholder_becomes_the_tokens_of_its_image(processor: Processor)
 
 def test_equal_pictures_share_their_pixels_however_they_come(processor: Processor, tmp_path: Path) -> None:
     image = picture()
-    path = tmp_path / "red picture.png"
+    path = tmp_path / "100%25 red picture.png"
     image.save(path)
     url = "data:image/png;base64," + base64.b64encode(png(image)).decode()
     sources: list[Any] = [image, str(path), path, path.as_uri(), png(image), np.asarray(image), url]
@@ -208,6 +208,22 @@ def test_bad_input_is_one_sentence(processor: Processor, prompt: Any, message: s
 def test_bad_messages_are_one_sentence(messages: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_conversation(messages)
+
+
+def test_a_text_that_no_tokens_could_shorten_enough_is_not_even_tokenised(
+    processor: Processor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("tokenised")
+
+    monkeypatch.setattr(Tokenizer, "encode", never)
+    with pytest.raises(ValueError, match=r"^the prompt has 1,000,000 characters, more than the [\d,]+ that fit into"):
+        processor.process("x" * 10**6)
+    monkeypatch.undo()
+    longest = "<|im_start|>"  # of all tokens
+    assert processor.process(longest * 199).num_tokens == 199
+    with pytest.raises(ValueError, match="the prompt has 200 tokens"):
+        processor.process(longest * 200)
 
 
 def test_a_text_model_refuses_pictures(tokenizer: Tokenizer) -> None:
