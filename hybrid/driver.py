@@ -35,7 +35,8 @@ class Driver:
         try:
             for index, (prompt, chosen, priority) in enumerate(zip(prompts, params, priorities, strict=True)):
                 try:
-                    submitted.append(self._submit_one(prompt, chosen, priority))
+                    with DeferredInterrupts():  # at whose end the request is listed, and so taken back
+                        submitted.append(self._submit_one(prompt, chosen, priority))
                 except ValueError as error:
                     raise ValueError(f"prompt {index}: {error}" if len(prompts) > 1 else str(error)) from None
         except BaseException:
@@ -50,16 +51,15 @@ class Driver:
         name = str(number)
         names = (name,) if params.n == 1 else tuple(f"{name}-{index}" for index in range(params.n))
         collector = Collector(name, prompt, names)
-        with DeferredInterrupts():
-            try:
-                for sequence_id, sequence_seed in zip(names, _sequence_seeds(seed, params.n), strict=True):
-                    self._engine.add_request(
-                        sequence_id, prompt, params, max_tokens=max_tokens, seed=sequence_seed, priority=priority
-                    )
-                    self._collectors[sequence_id] = collector
-            except ValueError:
-                self.cancel([collector])
-                raise
+        try:
+            for sequence_id, sequence_seed in zip(names, _sequence_seeds(seed, params.n), strict=True):
+                self._engine.add_request(
+                    sequence_id, prompt, params, max_tokens=max_tokens, seed=sequence_seed, priority=priority
+                )
+                self._collectors[sequence_id] = collector
+        except BaseException:
+            self.cancel([collector])
+            raise
         return collector
 
     def step(self) -> set[Collector]:

@@ -180,25 +180,25 @@ class LLM:
     ) -> list[RequestOutput]:
         """Mutates: all of them to their end; whatever breaks in ends them."""
         collectors = self._driver.submit(prompts, params, priorities)
-        unfinished = set(collectors)
-        started, tokens_before = monotonic(), self._driver.num_tokens
-        with tqdm(
-            total=len(collectors),
-            desc="requests",
-            disable=not use_tqdm,
-            delay=PROGRESS_AFTER_SECONDS,
-            miniters=0,  # also moves while a request goes on
-            dynamic_ncols=True,
-        ) as bar:
-            try:
+        try:
+            unfinished = set(collectors)
+            started, tokens_before = monotonic(), self._driver.num_tokens
+            with tqdm(
+                total=len(collectors),
+                desc="requests",
+                disable=not use_tqdm,
+                delay=PROGRESS_AFTER_SECONDS,
+                miniters=0,  # also moves while a request goes on
+                dynamic_ncols=True,
+            ) as bar:
                 while unfinished:
                     done = {collector for collector in self._driver.step() & unfinished if collector.finished}
                     unfinished -= done
                     rate = (self._driver.num_tokens - tokens_before) / max(monotonic() - started, 1e-9)
                     bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
                     bar.update(len(done))
-            finally:
-                self._driver.cancel(list(unfinished))
+        finally:
+            self._driver.cancel(collectors)
         return [collector.output() for collector in collectors]
 
     def _stream(self, prompt: Prompt, params: SamplingParams) -> Generator[RequestOutput, None, None]:

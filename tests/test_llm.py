@@ -15,6 +15,7 @@ import torch
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file, save_file
 
+import hybrid.llm
 from hybrid import LLM, RequestOutput, SamplingParams
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import checkpoint_folder
@@ -336,6 +337,25 @@ def test_ctrl_c_ends_the_call_and_not_the_engine(llm: LLM) -> None:
     assert_idle(llm)
     assert llm.generate("Hello", GREEDY)[0].finished
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_between_steps_leaves_no_request_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = SamplingParams(n=2, max_tokens=1500, ignore_eos=True)
+    add_request = llm.engine.add_request
+
+    def add_and_press(*arguments: Any, **named: Any) -> None:
+        add_request(*arguments, **named)
+        signal.raise_signal(signal.SIGINT)
+
+    def press(**_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    for target, name, pressing in ((llm.engine, "add_request", add_and_press), (hybrid.llm, "tqdm", press)):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, pressing)
+            with pytest.raises(KeyboardInterrupt):
+                llm.generate(["a", "b"], long)
+        assert_idle(llm)
 
 
 # --- building ----------------------------------------------------------------------------------------------------
