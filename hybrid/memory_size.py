@@ -1,6 +1,6 @@
 """Memory sizes as people write them, and how much memory the pools get when nobody says.
 
-Knows numbers and the operating system; the device is asked by `engine_args`.
+Knows numbers and the operating system; a device is asked by `engine_setup`.
 """
 
 import os

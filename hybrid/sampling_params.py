@@ -36,6 +36,8 @@ class SamplingParams:
     min_tokens: no stop condition applies before this many tokens.
     logprobs: how many of the most likely tokens to report at each position; 0 reports the generated token alone.
     logit_bias: added to the logits of these token ids, each in [-100, 100].
+    skip_special_tokens: leave special tokens out of the text.
+    spaces_between_special_tokens: taken as vLLM takes it; as there, it changes nothing with tokenizers of this kind.
     detokenize: make text of the tokens; without it `stop` cannot be watched for.
     """
 

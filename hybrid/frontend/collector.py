@@ -49,7 +49,8 @@ class Collector:
         """sequence_ids: the engine's request ids, one per sequence."""
         self.request_id = request_id
         self.sequence_ids = sequence_ids
-        self._prompt = prompt
+        self._text = prompt.text
+        self._prompt_token_ids = tuple(prompt.token_ids.tolist())  # once: a stream shows them at every step
         self._sequences = {sequence_id: _Sequence() for sequence_id in sequence_ids}
         self._num_cached_tokens = 0
         self._error: str | None = None
@@ -75,8 +76,8 @@ class Collector:
         """The request as far as it has come."""
         return RequestOutput(
             request_id=self.request_id,
-            prompt=self._prompt.text,
-            prompt_token_ids=tuple(self._prompt.token_ids.tolist()),
+            prompt=self._text,
+            prompt_token_ids=self._prompt_token_ids,
             outputs=tuple(sequence.output(index) for index, sequence in enumerate(self._sequences.values())),
             finished=self.finished,
             num_cached_tokens=self._num_cached_tokens,

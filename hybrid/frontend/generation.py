@@ -6,7 +6,7 @@ Knows the parameters of its request; knows neither scheduler nor runner.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hybrid.outputs import FinishReason, Logprob
@@ -64,13 +64,13 @@ class Generation:
 
     def advance(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None, stop_token: bool = False
-    ) -> bool:
+    ) -> None:
         """Mutates: these tokens follow. `stop_token`: the last of them ended the request and is no part of the text.
 
-        Returns whether a stop string was found; tokens after it are dropped, and so is everything that comes later.
+        Once `stop_string` is set, tokens after it are dropped, and so is everything that comes later.
         """
         if self.stop_string is not None:
-            return False
+            return
         for index, token_id in enumerate(token_ids):
             self._num_tokens += 1
             self._token_ids.append(token_id)
@@ -85,8 +85,7 @@ class Generation:
             self._text.append(released.text)
             if released.stop is not None:
                 self.stop_string = released.stop
-                return True
-        return False
+                return
 
     def take(self, num_cached_tokens: int) -> Update:
         """Mutates: what came since the last update."""
@@ -110,17 +109,8 @@ class Generation:
             self._text.append(self._stops.flush())
         last = self.take(num_cached_tokens)
         if self.stop_string is not None:
-            reason, error = "stop", None
-        return Update(
-            request_id=last.request_id,
-            text=last.text,
-            token_ids=last.token_ids,
-            logprobs=last.logprobs,
-            num_cached_tokens=num_cached_tokens,
-            finish_reason=reason,
-            stop_reason=self.stop_string if self.stop_string is not None else stop_reason,
-            error=error,
-        )
+            return replace(last, finish_reason="stop", stop_reason=self.stop_string)
+        return replace(last, finish_reason=reason, stop_reason=stop_reason, error=error)
 
     def _describe(self, entry: TokenLogprobs) -> dict[int, Logprob]:
         """The generated token first, then the most likely ones."""
