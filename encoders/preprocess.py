@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 WHITE = (255, 255, 255)
+MAX_SQUARE = 8_000  # pixels per side of a padded picture; a long thin one would take gigabytes
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -24,11 +25,15 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def pad_to_square(image: Image.Image) -> Image.Image:
-    """An RGB picture centred on the smallest white square that holds it; a square picture is returned as it is."""
+    """An RGB picture centred on the smallest white square that holds it; a square picture is returned as it is. One
+    that needs a square of more than MAX_SQUARE is shrunk first."""
     width, height = image.size
     if width == height:
         return image
     side = max(width, height)
+    if side > MAX_SQUARE:
+        width, height = (max(1, round(length * MAX_SQUARE / side)) for length in (width, height))
+        image, side = image.resize((width, height), Image.Resampling.BICUBIC), MAX_SQUARE
     canvas = Image.new("RGB", (side, side), WHITE)
     canvas.paste(image, ((side - width) // 2, (side - height) // 2))
     return canvas

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hybrid.encoders.preprocess import preprocess
+from hybrid.encoders.preprocess import MAX_SQUARE, pad_to_square, preprocess
 
 
 def test_the_right_size_keeps_every_pixel() -> None:
@@ -23,6 +23,14 @@ def test_a_wide_picture_is_padded_with_white() -> None:
     np.testing.assert_allclose(values[:, :3], 1.0)
     np.testing.assert_allclose(values[:, -3:], 1.0)
     np.testing.assert_allclose(values[:, 8], np.broadcast_to([[-1.0], [-1.0], [1.0]], (3, 16)))
+
+
+@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1), (30_000, 15_000)])
+def test_a_long_thin_picture_takes_no_gigabytes(size: tuple[int, int]) -> None:
+    square = pad_to_square(Image.new("RGB", size, (0, 0, 255)))
+    assert square.size == (MAX_SQUARE, MAX_SQUARE)
+    assert square.getpixel((MAX_SQUARE // 2, MAX_SQUARE // 2)) == (0, 0, 255)
+    assert square.getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
