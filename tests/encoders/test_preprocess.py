@@ -25,11 +25,12 @@ def test_a_wide_picture_is_padded_with_white() -> None:
     np.testing.assert_allclose(values[:, 8], np.broadcast_to([[-1.0], [-1.0], [1.0]], (3, 16)))
 
 
-@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1), (30_000, 15_000)])
+@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1), (8_001, 2)])
 def test_a_long_thin_picture_takes_no_gigabytes(size: tuple[int, int]) -> None:
     square = pad_to_square(Image.new("RGB", size, (0, 0, 255)))
     assert square.size == (MAX_SQUARE, MAX_SQUARE)
-    assert square.getpixel((MAX_SQUARE // 2, MAX_SQUARE // 2)) == (0, 0, 255)
+    middle = (MAX_SQUARE - 1) // 2
+    assert square.getpixel((middle, middle)) == (0, 0, 255)
     assert square.getpixel((0, 0)) == (255, 255, 255)
 
 
