@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.pools.ledger import Ledger
+from hybrid.pools.ledger import EMPTY, Ints, Ledger, UnitPool
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.outcome import FinishedRequest
@@ -67,6 +67,7 @@ class Harness:
         self.finished: dict[str, FinishedRequest] = {}
         self.results: deque[tuple[int, StepResult | None]] = deque()  # None: the step failed
         self.stopped: set[str] = set()  # ended by a call of ours
+        self.touched: dict[int, list[tuple[UnitPool, Ints]]] = {}  # step in flight -> units that it reads or writes
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -106,14 +107,16 @@ class Harness:
             self._check_plan(plan)
             result = self.runner.execute(plan, fails)
             self.results.append((plan.step_id, None if fails else result))
+            self.touched[plan.step_id] = self._touches(plan)
         self.check()
         return plan
 
-    def commit(self) -> None:
-        """Hand in the oldest result, or that its step failed."""
+    def commit(self, blamed: tuple[str, ...] = ()) -> None:
+        """Hand in the oldest result, or that its step failed, because of the `blamed` requests if any."""
         step_id, result = self.results.popleft()
+        self.touched.pop(step_id, None)
         if result is None:
-            self.scheduler.fail(step_id, "the device is gone")
+            self.scheduler.fail(step_id, "the device is gone", blamed)
         else:
             new = self.scheduler.commit(result)
             for i, request_id in enumerate(new.request_ids.tolist()):
@@ -171,6 +174,32 @@ class Harness:
         for ended in self.scheduler.pop_finished():
             assert ended.request_id not in self.finished, "a request ends once"
             self.finished[ended.request_id] = ended
+        for step_id, touched in self.touched.items():
+            for pool, units in touched:
+                given_up = units[(pool.refs[units] == 0) & (pool.busy[units] <= pool.settled_step)]
+                assert len(given_up) == 0, f"{pool.name}: {given_up} could be reused while step {step_id} is in flight"
+
+    def _touches(self, plan: StepPlan) -> list[tuple[UnitPool, Ints]]:
+        """Every unit that the plan, just executed, reads or writes."""
+        memory, runner, size = self.memory, self.runner, self.sizes.block_size
+        starts = plan.num_computed_tokens
+        lasts = (starts + plan.num_scheduled_tokens - 1) // size + 1
+        firsts = np.maximum(starts - self.sizes.sliding_window + 1, 0) // size
+        spans = list(zip(plan.rows.tolist(), firsts.tolist(), lasts.tolist(), strict=True))
+        full = [runner.full_table[row, :last] for row, _, last in spans] if memory.kinds.full else []
+        window = [runner.window_table[row, first:last] for row, first, last in spans] if memory.kinds.window else []
+        slots = [*(snapshot.slot for snapshot in plan.snapshots if memory.kinds.state)]
+        slots += [runner.rows[row].slot for row, _, _ in spans if memory.kinds.state]
+        return [
+            (memory.rows, plan.rows),
+            (memory.full, np.concatenate([*full, plan.full_copies.ravel()])),
+            (memory.window, np.concatenate([*window, plan.window_copies.ravel()])),
+            (memory.state, np.concatenate([np.array(slots, dtype=np.int64), plan.state_copies.ravel()])),
+            (
+                memory.encoder,
+                np.concatenate([EMPTY, *(i.slots for i in plan.encode), *(i.slots for i in plan.image_spans)]),
+            ),
+        ]
 
     def _check_plan(self, plan: StepPlan) -> None:
         """What holds of every plan, whatever the scheduler had in mind."""

@@ -185,9 +185,7 @@ def test_blamed_requests_end_and_the_others_go_on() -> None:
     for seed in range(3):
         harness.add(f"{seed}", tokens(20, seed), max_tokens=6, stop_token_ids=())
     harness.plan(fails=True)
-    step_id, _ = harness.results.popleft()
-    harness.scheduler.fail(step_id, "logits are not finite", blamed=("1",))
-    harness.check()
-    assert harness.finished["1"].error == "logits are not finite"
+    harness.commit(blamed=("1",))
+    assert harness.finished["1"].error == "the device is gone"
     harness.finish_all()
     assert harness.finished["0"].reason == harness.finished["2"].reason == "length"

@@ -15,7 +15,7 @@ from tests.scheduler.harness import MIXTURES, Harness, tokens
 
 Choose = Callable[[Sequence[Any]], Any]
 
-ADAPTERS = (None, None, Adapter("x", 1, 8), Adapter("y", 2, 12), Adapter("z", 3, 16))
+ADAPTERS = (*[None] * 7, Adapter("x", 1, 8), Adapter("y", 2, 12), Adapter("z", 3, 16))
 SECONDS_PER_OPERATION = 0.5
 GATE_SECONDS = 20.0
 WHY_ERROR = ("the device is gone", "compiles badly", "deadline")  # the only errors that traffic can cause
@@ -58,9 +58,9 @@ def draw_harness(choose: Choose, clock: Callable[[], float]) -> Harness:
         block_size=block_size,
         sliding_window=width if kinds.window else 0,
         max_model_len=longest,
-        num_full_blocks=blocks + choose((0, 1, 2, blocks, 4 * blocks)),
-        num_window_blocks=quota + choose((0, 1, quota, 4 * quota, 4 * blocks)),
-        num_state_slots=choose((1, 2, 4, 12)),
+        num_full_blocks=blocks + choose((0, 1, blocks, 4 * blocks, 8 * blocks)),
+        num_window_blocks=quota + choose((0, 1, 4 * quota, 4 * blocks, 8 * blocks)),
+        num_state_slots=choose((1, 2, 4, 12, 24)),
         encoder_tokens=choose((16, 20, 40)),
         lora_units=choose((2, 4)),
     )
@@ -82,19 +82,19 @@ class Traffic:
     def add(self) -> None:
         """A request that shares its beginning with others, perhaps with images, adapter, salt, hints, and a gate."""
         choose, harness = self.choose, self.harness
-        longest = harness.sizes.max_model_len
-        length, base = choose(range(1, longest)), choose((1, 2))
-        shared = choose((0, length, choose(range(length + 1))))
-        prompt = tokens(shared, seed=base) + [1 + choose((0, 1, 2)) for _ in range(min(3, length - shared))]
-        prompt += tokens(length - len(prompt), seed=choose((3, 4)))
         name, self._serial = f"r{self._serial}", self._serial + 1
-        max_tokens = choose(range(1, 30))
+        max_tokens = choose((1, 2, 4, 8, 30))
         more: dict[str, Any] = {"min_tokens": choose((0, 0, min(3, max_tokens)))}
-        if choose((False, False, True)):
-            more["images"] = self._images(length)
-        if choose((False, False, True)):
-            more["resume_hints"] = tuple(sorted({choose(range(1, length + 1)) for _ in range(2)}))
-        if choose((False,) * 7 + (True,)):
+        prompt = self._next_turn(more) if choose((False, False, True)) else []
+        if not prompt:
+            prompt = self._prompt()
+            more["adapter"] = choose(ADAPTERS)
+            more["cache_salt"] = choose(("",) * 9 + ("salt",))
+            if choose((False, False, False, True)):
+                more["images"] = self._images(len(prompt))
+        if choose((False, True)):
+            more["resume_hints"] = tuple(sorted({choose(range(1, len(prompt) + 1)) for _ in range(2)}))
+        if choose((False,) * 9 + (True,)):
             self.gates[name] = GateStatus.PENDING
             deadline = choose((None, self.now + GATE_SECONDS))
             more["gates"] = (Gate("grammar", lambda: self.gates[name], lambda: "compiles badly", deadline),)
@@ -103,17 +103,34 @@ class Traffic:
                 name,
                 prompt,
                 max_tokens,
-                adapter=choose(ADAPTERS),
                 priority=choose((0, 0, 1, 2)),
-                cache_salt=choose(("", "", "", "salt")),
-                enable_prefix_caching=choose((True,) * 7 + (False,)),
+                enable_prefix_caching=choose((True,) * 9 + (False,)),
                 **more,
             )
         except ValueError:
-            assert more.get("images") or harness.sizes.lora_units < 2, (
-                "only an image or an adapter may be too large for this engine"
-            )
+            too_large = more.get("images") or harness.sizes.lora_units < 2
+            assert too_large, "only an image or an adapter may be too large for this engine"
         harness.check()
+
+    def _prompt(self) -> list[int]:
+        """One of two texts up to some point, then something else, alike for some requests."""
+        length = self.choose(range(1, self.harness.sizes.max_model_len))
+        shared = self.choose((length, length, self.choose(range(length + 1))))
+        prompt = tokens(shared, seed=self.choose((1, 1, 2)))
+        prompt += [1 + self.choose((0, 1)) for _ in range(min(2, length - shared))]
+        return prompt + tokens(length - len(prompt), seed=self.choose((3, 4)))
+
+    def _next_turn(self, more: dict[str, Any]) -> list[int]:
+        """What an ended request was asked and answered, and a few tokens more; [] where there is none, or no room."""
+        harness = self.harness
+        ended = [name for name in harness.finished if harness.outputs[name]][-6:]
+        if not ended:
+            return []
+        name = self.choose(ended)
+        last = harness.requests[name]
+        prompt = [*last.prompt_token_ids.tolist(), *harness.outputs[name], *tokens(3, seed=self.choose((5, 6)))]
+        more.update(images=last.images, adapter=last.adapter, cache_salt=last.cache_salt)
+        return prompt if len(prompt) < harness.sizes.max_model_len else []
 
     def _images(self, length: int) -> tuple[ImageInput, ...]:
         images: list[ImageInput] = []
@@ -149,6 +166,13 @@ class Traffic:
     def plan_that_fails(self) -> None:
         self.harness.plan(fails=True)
 
+    def steps(self) -> None:
+        """Some steps in a row, each with as many plans ahead as allowed."""
+        for _ in range(5):
+            while self.harness.plan() is not None:
+                pass
+            self.commit()
+
     def commit(self) -> None:
         if self.harness.results:
             self.harness.commit()
@@ -179,14 +203,15 @@ class Traffic:
                 assert ended.error is not None and any(why in ended.error for why in WHY_ERROR), f"{name}: {ended}"
 
 
-OPERATIONS: tuple[tuple[Callable[[Traffic], None], int], ...] = (
+OPERATIONS: tuple[tuple[Callable[[Traffic], None], float], ...] = (
     (Traffic.add, 22),
-    (Traffic.plan, 36),
-    (Traffic.commit, 26),
+    (Traffic.plan, 28),
+    (Traffic.commit, 20),
+    (Traffic.steps, 14),
     (Traffic.abort, 4),
     (Traffic.plan_that_fails, 3),
     (Traffic.finish, 2),
     (Traffic.turn_gate, 3),
     (Traffic.explain, 3),
-    (Traffic.reset, 1),
+    (Traffic.reset, 0.3),
 )
