@@ -33,6 +33,7 @@ class EngineArgs:
     memory: of all pools together, bytes or a string such as "512MiB"; None: what the device offers.
     dtype: of weights, keys and values; "auto": the checkpoint's.
     device: as torch names it; None: "cuda" where there is one, else "cpu".
+    num_threads: CPU threads of torch, for the whole process; None leaves them as they are.
     seed: of requests that bring none.
     num_full_blocks, num_window_blocks, num_state_slots, encoder_tokens: pool sizes that replace the computed ones.
     scheduler: further fields of SchedulerConfig, by name.
@@ -48,6 +49,7 @@ class EngineArgs:
     memory: int | str | None = None
     dtype: str = "auto"
     device: str | None = None
+    num_threads: int | None = None
     seed: int = 0
     enable_prefix_caching: bool = True
     scheduling_policy: SchedulingPolicy = "fcfs"
@@ -65,6 +67,7 @@ class EngineArgs:
             ("max_num_seqs", 1),
             ("max_num_batched_tokens", 1),
             ("block_size", 1),
+            ("num_threads", 1),
             ("num_full_blocks", 0),
             ("num_window_blocks", 0),
             ("num_state_slots", 0),

@@ -61,6 +61,8 @@ def set_up(args: EngineArgs) -> Setup:
         scheduler_config.max_plans_in_flight,
         args.enable_prefix_caching,
     )
+    if args.num_threads is not None:
+        torch.set_num_threads(args.num_threads)
     vision = config.vision_config
     processor = Processor(
         tokenizer,

@@ -23,6 +23,7 @@ from .options import (
     Model,
     Seed,
     Temperature,
+    Threads,
     complain,
     open_llm,
     read_anything,
@@ -44,6 +45,7 @@ def chat(
     seed: Seed = 0,
     memory: Memory = None,
     device: Device = None,
+    threads: Threads = None,
     dtype: Dtype = "auto",
 ) -> None:
     """Chat with a model, about pictures too.
@@ -51,7 +53,7 @@ def chat(
     Without --prompt it reads questions from the terminal, or one per line from a pipe.
     """
     read_anything()
-    llm = open_llm(model, memory=memory, device=device, dtype=dtype, seed=seed, max_num_seqs=8)
+    llm = open_llm(model, memory=memory, device=device, threads=threads, dtype=dtype, seed=seed, max_num_seqs=8)
     session = ChatSession(llm, sampling_params(llm, temperature, max_tokens), system or None)
     try:
         for path in image or []:

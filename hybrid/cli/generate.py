@@ -15,6 +15,7 @@ from .options import (
     Model,
     Seed,
     Temperature,
+    Threads,
     complain,
     open_llm,
     read_anything,
@@ -36,6 +37,7 @@ def generate(
     seed: Seed = 0,
     memory: Memory = None,
     device: Device = None,
+    threads: Threads = None,
     dtype: Dtype = "auto",
 ) -> None:
     """Continue prompts, all in one batch. Pictures go with every prompt, in the order of its placeholders."""
@@ -45,7 +47,7 @@ def generate(
             complain("there is nothing to continue: pass prompts, or pipe in one per line")
             raise typer.Exit(2)
         prompts = [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
-    llm = open_llm(model, memory=memory, device=device, dtype=dtype, seed=seed, max_num_seqs=64)
+    llm = open_llm(model, memory=memory, device=device, threads=threads, dtype=dtype, seed=seed, max_num_seqs=64)
     params = sampling_params(llm, temperature, max_tokens)
     pictures = [str(path) for path in image or []]
     try:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -104,6 +105,7 @@ def test_bytes_that_are_no_text_do_not_stop_a_pipe() -> None:
         (("--temperature", "nan"), 2, "temperature must be finite"),
         (("--max-tokens", "0"), 2, "max_tokens must be at least 1"),
         (("--memory", "much"), 2, "memory must be a number of bytes"),
+        (("--threads", "0"), 2, "num_threads must be an integer of at least 1, got 0"),
         (("--memory", "100"), 2, "memory of 100 bytes does not hold one request"),
     ],
 )
@@ -142,6 +144,23 @@ def test_generate_continues_a_batch() -> None:
     assert (piped.exit_code, piped.stdout.count("\n")) == (0, 2)
     bad = CliRunner().invoke(app, ["generate", "ok", ""])
     assert (bad.exit_code, bad.stdout, bad.stderr) == (1, "", "prompt 1: the prompt is empty\n")
+
+
+def test_a_small_checkpoint_gets_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads_after(*options: str) -> int:
+        torch.set_num_threads(3)
+        done = CliRunner().invoke(app, ["generate", "Hello", "--max-tokens", "1", "--memory", "8MiB", *options])
+        assert done.exit_code == 0, done.stderr
+        return torch.get_num_threads()
+
+    before = torch.get_num_threads()
+    try:
+        assert threads_after() == 1
+        assert threads_after("--threads", "2") == 2
+        monkeypatch.setattr("hybrid.cli.options.SMALL_CHECKPOINT", 1000)
+        assert threads_after() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 # --- a terminal --------------------------------------------------------------------------------------------------
