@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 # Below this, logits divided by the temperature leave the range of float32; vLLM draws the same line.
 _GREEDY_BELOW = 1e-5
+_MOST_SEQUENCES = 16_384  # as in vLLM
+_MOST_INT = 2**31 - 1  # of what the runner keeps as integers
+_MOST_FACTOR = 1e30  # logits multiplied or divided by it stay within float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,7 @@ class SamplingParams:
     normalised: floats are floats, `stop` and `stop_token_ids` tuples, `top_k` -1 becomes 0 (off), and a temperature
     too small to divide by becomes 0 (greedy).
 
-    n: how many sequences to generate for the prompt.
+    n: how many sequences to generate for the prompt, at most 16384.
     temperature: divides the logits; 0 takes the most likely token.
     top_p: keep the most likely tokens whose probabilities first sum to this, in (0, 1].
     top_k: keep this many of the most likely tokens; 0 or -1 keeps all.
@@ -64,15 +67,15 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Check every value and store its normal form."""
-        _check_int("n", self.n, at_least=1)
-        _check_int("top_k", self.top_k, at_least=-1)
+        _check_int("n", self.n, at_least=1, at_most=_MOST_SEQUENCES)
+        _check_int("top_k", self.top_k, at_least=-1, at_most=_MOST_INT)
         _check_int("min_tokens", self.min_tokens, at_least=0)
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, at_least=1)
             if self.min_tokens > self.max_tokens:
                 raise ValueError(f"min_tokens must not exceed max_tokens={self.max_tokens}, got {self.min_tokens}.")
         if self.logprobs is not None:
-            _check_int("logprobs", self.logprobs, at_least=0)
+            _check_int("logprobs", self.logprobs, at_least=0, at_most=_MOST_INT)
         if self.seed is not None:
             _check_int("seed", self.seed, at_least=-(2**63), at_most=2**63 - 1)
         for name in (
@@ -84,13 +87,19 @@ class SamplingParams:
         ):
             _check_bool(name, getattr(self, name))
 
-        temperature = _as_float("temperature", self.temperature, at_least=0.0)
+        temperature = _as_float("temperature", self.temperature, at_least=0.0, at_most=_MOST_FACTOR)
         normal: dict[str, object] = {
             "temperature": temperature if temperature >= _GREEDY_BELOW else 0.0,
             "top_p": _as_float("top_p", self.top_p, above=0.0, at_most=1.0),
             "top_k": max(self.top_k, 0),
             "min_p": _as_float("min_p", self.min_p, at_least=0.0, at_most=1.0),
-            "repetition_penalty": _as_float("repetition_penalty", self.repetition_penalty, above=0.0),
+            "repetition_penalty": _as_float(
+                "repetition_penalty",
+                self.repetition_penalty,
+                above=0.0,
+                at_least=1 / _MOST_FACTOR,
+                at_most=_MOST_FACTOR,
+            ),
             "presence_penalty": _as_float("presence_penalty", self.presence_penalty, at_least=-2.0, at_most=2.0),
             "frequency_penalty": _as_float("frequency_penalty", self.frequency_penalty, at_least=-2.0, at_most=2.0),
             "stop": _as_stop_strings(self.stop),
@@ -147,10 +156,10 @@ def _as_float(
         raise ValueError(f"{name} must be a number, got {value!r}.")
     if not abs(value) < math.inf or abs(value) > 1e308:  # nan, infinite, or an int that no float holds
         raise ValueError(f"{name} must be finite, got {value!r}.")
-    if at_least is not None and value < at_least:
-        raise ValueError(f"{name} must be at least {at_least:g}, got {value!r}.")
     if above is not None and value <= above:
         raise ValueError(f"{name} must be above {above:g}, got {value!r}.")
+    if at_least is not None and value < at_least:
+        raise ValueError(f"{name} must be at least {at_least:g}, got {value!r}.")
     if at_most is not None and value > at_most:
         raise ValueError(f"{name} must be at most {at_most:g}, got {value!r}.")
     return float(value)

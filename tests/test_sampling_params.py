@@ -53,6 +53,12 @@ def test_a_flag_is_a_bool(name: str, value: object) -> None:
     ("name", "accepted", "refused", "message"),
     [
         ("n", 1, 0, "n must be at least 1, got 0."),
+        ("n", 16384, 16385, "n must be at most 16384, got 16385."),
+        ("temperature", 1e30, 1e39, "temperature must be at most 1e+30, got 1e+39."),
+        ("repetition_penalty", 1e30, 1e39, "repetition_penalty must be at most 1e+30, got 1e+39."),
+        ("repetition_penalty", 1e-29, 1e-40, "repetition_penalty must be at least 1e-30, got 1e-40."),
+        ("top_k", 2**31 - 1, 2**63, "top_k must be at most 2147483647, got 9223372036854775808."),
+        ("logprobs", 2**31 - 1, 2**63, "logprobs must be at most 2147483647, got 9223372036854775808."),
         ("temperature", 0, -0.1, "temperature must be at least 0, got -0.1."),
         ("top_p", 1e-9, 0.0, "top_p must be above 0, got 0.0."),
         ("top_p", 1, 1.5, "top_p must be at most 1, got 1.5."),
