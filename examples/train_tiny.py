@@ -52,7 +52,7 @@ BLINDFOLD = 400  # steps in which a decoder that knows no words yet does not dis
 TOWER_RATE = 0.2  # the tower's learning rate once it has learned to see, against the decoder's
 LOOK_BATCH = 32  # pictures in a step of the vision tower alone
 LOOK_SHARE = 0.28  # of the time limit, where one is given
-SMALL_BATCHES = 800  # the first steps take half a batch: early on, more steps are worth more than smooth ones
+SMALL_BATCHES = 400  # the first steps take half a batch: early on, more steps are worth more than smooth ones
 BATCHES_PER_POOL = 8  # conversations of so many batches are sorted by length together, so that little is padding
 Row = tuple[list[int], list[Answer], list[Picture]]
 
