@@ -425,9 +425,7 @@ class PrefixCache:
 
     def check(self) -> None:
         """Every entry that a unit counts is a node that remembers it. Raises InvariantViolation."""
-        counts = {
-            pool.name: np.zeros(pool.capacity, dtype=np.int64) for pool in (self.full, self.window, self.state) if pool
-        }
+        entries: dict[str, list[Ints]] = {"full": [EMPTY], "window": [EMPTY], "state": [EMPTY]}
         for root in self._roots.values():
             for node in self._post_order(root):
                 if node.parent is None or node.parent.end != node.start:
@@ -438,13 +436,17 @@ class PrefixCache:
                         raise InvariantViolation(
                             f"prefix cache: {len(node.full)} blocks for tokens {node.start}..{node.end}"
                         )
-                    np.add.at(counts[self.full.name], node.full, 1)
+                    entries["full"].append(node.full)
                 if self.window is not None:
-                    np.add.at(counts[self.window.name], node.window[node.window != ABSENT], 1)
+                    entries["window"].append(node.window)
                 if self.state is not None and node.state is not None:
-                    counts[self.state.name][node.state] += 1
-        for pool in (self.full, self.window, self.state):
-            if pool is not None and not np.array_equal(counts[pool.name], pool.entries):
+                    entries["state"].append(np.array([node.state]))
+        for kind, pool in (("full", self.full), ("window", self.window), ("state", self.state)):
+            if pool is None:
+                continue
+            units = np.concatenate(entries[kind])
+            counts = np.bincount(units[units != ABSENT], minlength=pool.capacity)
+            if not np.array_equal(counts, pool.entries):
                 raise InvariantViolation(
                     f"prefix cache: {pool.name} entries {pool.entries.tolist()} are not those of the tree"
                 )
