@@ -104,9 +104,11 @@ def test_what_must_not_happen_names_pool_and_unit() -> None:
         with pytest.raises(InvariantViolation, match=message):
             method(ids(7))
         assert columns(blocks) == {"free": 9, "held": 1}, "nothing changed"
-    blocks.refs[unit] = 2
     blocks.refs[8] = 1
-    with pytest.raises(InvariantViolation, match="full attention: the ledger says"):
+    with pytest.raises(InvariantViolation, match="full attention: block 8 is free but has an owner"):
+        blocks.check()
+    blocks.refs[8] = blocks.refs[unit] = 0
+    with pytest.raises(InvariantViolation, match="full attention: Ledger.*'leaked': 1"):
         blocks.check()
     with pytest.raises(ValueError, match="capacity -1 is negative"):
         pool(-1)
