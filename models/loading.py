@@ -1,4 +1,4 @@
-"""Loading: config.json + model.safetensors -> configuration and checked tensors -> model.
+"""Loading: config.json + model.safetensors -> configuration and checked tensors.
 
 Everything that can be wrong with a folder is one ValueError sentence that names the key, the tensor and the shapes.
 Pickle files are never opened.
@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from .native import NativeModel
 from .native_config import MODEL_TYPE, NativeConfig
 from .native_tensors import Shape, tensor_shapes
 
@@ -34,12 +33,6 @@ class Checkpoint:
         dtype = getattr(torch, self.config.torch_dtype)
         assert isinstance(dtype, torch.dtype)
         return dtype
-
-
-def load_model(directory: str | Path, dtype: torch.dtype, device: torch.device | str) -> NativeModel:
-    """The decoder of the checkpoint in `directory`. Raises ValueError as `read_checkpoint` does."""
-    checkpoint = read_checkpoint(directory)
-    return NativeModel(checkpoint.config, checkpoint.tensors, dtype, torch.device(device))
 
 
 def read_checkpoint(directory: str | Path) -> Checkpoint:

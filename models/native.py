@@ -45,7 +45,6 @@ class NativeModel:
     ) -> None:
         self.config = config
         self.dtype = dtype
-        self.device = device
         self.spec: ModelSpec = layer_specs(config, str(dtype).removeprefix("torch."))
         self._ops = select_ops(device)
 

@@ -529,6 +529,6 @@ def test_pictures_of_every_kind_are_read_or_refused(llm: LLM, tmp_path: Path) ->
 
 def test_a_picture_seen_before_is_not_encoded_again(llm: LLM) -> None:
     llm.chat(chats()[3], GREEDY)
-    before = llm.engine._runner.counters.images  # type: ignore[attr-defined]
+    before = llm.engine._runner.num_encoded_images  # type: ignore[attr-defined]
     llm.chat([{**chats()[3][0], "content": "Another beginning."}, *chats()[3][1:]], GREEDY)
-    assert llm.engine._runner.counters.images == before  # type: ignore[attr-defined]
+    assert llm.engine._runner.num_encoded_images == before  # type: ignore[attr-defined]

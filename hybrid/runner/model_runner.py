@@ -67,15 +67,6 @@ class _Request:
     seed: int
 
 
-@dataclass(slots=True)
-class _Counters:
-    """What the runner has done so far, for logs and tests."""
-
-    steps: int = 0
-    tokens: int = 0
-    images: int = 0
-
-
 class ModelRunner:
     """One model on one device, its pool tensors and row tables, all allocated here and never again.
 
@@ -96,7 +87,7 @@ class ModelRunner:
         self.sizes = sizes
         self.device = torch.device(device)
         self.caches = Caches(model.spec, sizes, self.device)
-        self.counters = _Counters()
+        self.num_encoded_images = 0  # since the start
         self._model = model
         self._encoder = encoder
         self.mirror = RowMirror(sizes)
@@ -157,8 +148,6 @@ class ModelRunner:
             logits = self._model.compute_logits(hidden.index_select(0, batch.logit_tokens))
             mask = _grammar_mask(plan, batch, grammar)
             sampled = sample(logits, batch.logit_rows, batch.logit_positions, mirror, mask)
-        self.counters.steps += 1
-        self.counters.tokens += plan.num_tokens
         return self._output(plan, sampled, batch.logit_owner, batch.drafted)
 
     def _encode(self, plan: StepPlan) -> None:
@@ -174,7 +163,7 @@ class ModelRunner:
                 assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
                 slots = torch.tensor(image.slots, device=self.device)
                 self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
-        self.counters.images += len(plan.encode)
+        self.num_encoded_images += len(plan.encode)
 
     def _output(self, plan: StepPlan, sampled: Sampled, owner: Ints, drafted: Drafted | None) -> RunnerOutput:
         """Mutates the mirror: the sampled tokens are known to later plans; and the states of rows with drafts."""

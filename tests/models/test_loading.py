@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hybrid.models.loading import load_model, read_checkpoint, read_config
+from hybrid.models.loading import read_checkpoint, read_config
 from hybrid.runner.loading import load
 from tests.runner.plans import random_reference, small_config
 
@@ -59,8 +59,8 @@ def test_a_saved_checkpoint_is_read(folder: Path) -> None:
     assert checkpoint.config == read_config(folder)
     assert checkpoint.dtype == torch.float32
     assert set(checkpoint.tensors) == set(load_file(folder / "model.safetensors"))
-    assert load_model(folder, torch.float32, "cpu").vocab_size == 61
     loaded = load(folder)
+    assert loaded.model.vocab_size == 61
     assert loaded.encoder is not None
     assert loaded.model.dtype == torch.float32
     assert load(folder, torch.bfloat16).model.dtype == torch.bfloat16

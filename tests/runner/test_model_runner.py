@@ -76,7 +76,7 @@ def test_image_embeddings_take_the_place_of_placeholders(mixers: str, chunk: int
             with torch.no_grad():
                 embeds = reference.vision(pixels).flatten(0, 1)
         assert_greedy(reference, prompt, tokens[name], embeds)
-    assert driver.runner.counters.images == 3
+    assert driver.runner.num_encoded_images == 3
 
 
 @pytest.mark.parametrize("mixers", ["F", "sF", "m", "mFsM"])
