@@ -3,7 +3,6 @@
 Answers go to standard output and everything else to standard error, except in a terminal, where it is one dialogue.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -24,6 +23,7 @@ from .options import (
     Seed,
     Temperature,
     Threads,
+    close_output,
     complain,
     open_llm,
     read_anything,
@@ -69,8 +69,8 @@ def chat(
             _dialogue(session, f"{model}: /help lists commands, Ctrl-D leaves", [str(path) for path in image or []])
         else:
             failed = _pipe(session)
-    except BrokenPipeError:  # whoever read the answers has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        close_output()
         failed = True
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -16,6 +16,7 @@ from .options import (
     Seed,
     Temperature,
     Threads,
+    close_output,
     complain,
     open_llm,
     read_anything,
@@ -61,8 +62,13 @@ def generate(
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    for prompt, output in zip(prompts, outputs, strict=True):
-        print(json.dumps(_describe(prompt, output), ensure_ascii=False) if as_json else output.outputs[0].text)
+    try:
+        for prompt, output in zip(prompts, outputs, strict=True):
+            print(json.dumps(_describe(prompt, output), ensure_ascii=False) if as_json else output.outputs[0].text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        close_output()
+        raise typer.Exit(1) from None
     failed = [output.error for output in outputs if output.error is not None]
     for reason in failed:
         complain(reason)

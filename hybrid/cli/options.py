@@ -1,5 +1,6 @@
 """Options that several commands share, and how a command opens a model. Imports torch only when one is opened."""
 
+import os
 import sys
 from contextlib import nullcontext
 from io import TextIOWrapper
@@ -43,6 +44,11 @@ def read_anything() -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def close_output() -> None:
+    """Mutates standard output: whoever read it has gone, and what is still buffered goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def open_llm(

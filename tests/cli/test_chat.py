@@ -136,6 +136,21 @@ def test_a_reader_that_leaves_early_is_no_error_message() -> None:
     assert process.wait(PATIENCE) == 1
 
 
+def test_generate_leaves_quietly_too() -> None:
+    process = subprocess.Popen(
+        [*HYBRID, "generate", "Hello", "--max-tokens", "4"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **QUIET, "PYTHONUNBUFFERED": ""},
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(PATIENCE) == 1
+
+
 def test_generate_continues_a_batch() -> None:
     done = run("generate", "Hello", "What is", "--max-tokens", "4", "--json")
     assert done.returncode == 0
