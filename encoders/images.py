@@ -44,7 +44,7 @@ def load_image(source: ImageSource) -> Image.Image:
     if isinstance(source, bytes | bytearray):
         file, name = BytesIO(source), "the image data"
     elif isinstance(source, str | Path):
-        file, name = Path(source), repr(str(source))
+        file, name = Path(source), _brief(str(source))
     else:
         raise ValueError(f"an image must be a path, bytes, a Pillow image or an array, not {type(source).__name__}")
     with _open(file, name) as image:  # Pillow keeps the file of an animation open for its later frames
@@ -64,8 +64,10 @@ def image_hash(image: Image.Image, size: int) -> str:
 
 
 def _open(file: BytesIO | Path, name: str) -> Image.Image:
-    """Read the header only."""
+    """Read the header only. A path must be a regular file: a pipe could keep us waiting for ever."""
     try:
+        if isinstance(file, Path) and file.exists() and not file.is_file():
+            raise OSError("it is not a file")
         return Image.open(file, formats=FORMATS)
     except FileNotFoundError:
         raise ValueError(f"{name} does not exist") from None
@@ -79,7 +81,7 @@ def _open(file: BytesIO | Path, name: str) -> Image.Image:
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     """Decode. Mutates `image`: it stands at its first frame, also after a caller looked at later ones."""
-    _check_size(image, name)
+    _check_size(*image.size, name)
     try:
         image.seek(0)
         image.load()
@@ -89,12 +91,16 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
         raise ValueError(f"{name} cannot be decoded: {_one_line(error)}") from None
 
 
+def _brief(path: str) -> str:
+    return repr(path if len(path) <= 200 else f"{path[:150]}...{path[-40:]}")
+
+
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)  # without the path again
+    return " ".join(said.split()) or type(error).__name__
 
 
-def _check_size(image: Image.Image, name: str) -> None:
-    width, height = image.size
+def _check_size(width: int, height: int, name: str) -> None:
     if width < 1 or height < 1:
         raise ValueError(f"{name} is empty: {width} x {height} pixels")
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
@@ -129,6 +135,7 @@ def _from_array(array: NDArray[np.generic]) -> Image.Image:
         raise ValueError(f"an image array must be [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], not {list(shape)}")
     if 0 in shape:
         raise ValueError(f"the array is empty: {list(shape)}")
+    _check_size(shape[1], shape[0], "the array")  # before copies of it are made
     if len(shape) == 3 and shape[2] == 1:
         array = array[:, :, 0]
     if array.dtype == np.uint8:

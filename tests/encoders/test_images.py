@@ -1,6 +1,7 @@
 """A picture in any form is read right, or refused in one sentence."""
 
 import gc
+import os
 import struct
 import warnings
 import zlib
@@ -175,7 +176,8 @@ def test_images_in_memory_have_the_same_limit() -> None:
         (b"\xff\xd8\xff\xe0", "image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
         ("/nowhere/at all.png", "does not exist"),
-        (".", "cannot be opened"),
+        (".", "cannot be opened as an image: it is not a file"),
+        ("x" * 5000, "^.{150,300}: File name too long$"),
         (12, "not int"),
         (None, "not NoneType"),
         (Image.new("RGB", (0, 5)), "empty: 0 x 5"),
@@ -192,6 +194,18 @@ def test_what_is_no_picture_is_refused(source: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         load_image(source)
     assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe' cannot be opened as an image: it is not a file"):
+        load_image(tmp_path / "pipe")
+
+
+def test_an_array_is_measured_before_it_is_copied() -> None:
+    huge = np.broadcast_to(np.zeros((1, 1, 3), np.uint8), (10**9, 10**9, 3))  # takes 3 bytes itself
+    with pytest.raises(ValueError, match="the array has 1000000000 x 1000000000 pixels"):
+        load_image(huge)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"])
