@@ -108,7 +108,7 @@ def test_what_must_not_happen_names_pool_and_unit() -> None:
     with pytest.raises(InvariantViolation, match="full attention: block 8 is free but has an owner"):
         blocks.check()
     blocks.refs[8] = blocks.refs[unit] = 0
-    with pytest.raises(InvariantViolation, match="full attention: Ledger.*'leaked': 1"):
+    with pytest.raises(InvariantViolation, match=r"full attention: Ledger.*'leaked': 1"):
         blocks.check()
     with pytest.raises(ValueError, match="capacity -1 is negative"):
         pool(-1)
