@@ -3,7 +3,7 @@
 Knows how to drive an engine in the calling thread; everything else is behind `engine_setup`.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -138,14 +138,14 @@ class LLM:
 
         The prompt is checked at once. Closing the iterator ends the request.
         """
-        params = sampling_params if sampling_params is not None else self.get_default_sampling_params()
+        [params] = _params(sampling_params, 1, self.get_default_sampling_params())
         return self._stream(self._processor.process(prompt), params)
 
     def stream_chat(
         self, messages: Any, sampling_params: SamplingParams | None = None
     ) -> Generator[RequestOutput, None, None]:
         """Like `chat` for one conversation, yielding as `stream` does."""
-        params = sampling_params if sampling_params is not None else self.get_default_sampling_params(max_tokens=None)
+        [params] = _params(sampling_params, 1, self.get_default_sampling_params(max_tokens=None))
         return self._stream(self._chat_prompt(messages), params)
 
     def _chat_prompt(self, messages: Any) -> Prompt:
@@ -222,9 +222,9 @@ def _is_one_prompt(prompts: object) -> bool:
     """Text, a mapping, or token ids; otherwise it is to be a list of prompts. Raises ValueError for what is neither."""
     if isinstance(prompts, str | Mapping):
         return True
-    if isinstance(prompts, np.ndarray):
+    if isinstance(prompts, np.ndarray) and prompts.ndim > 0:
         return prompts.ndim == 1
-    if isinstance(prompts, bytes) or not isinstance(prompts, Sequence):
+    if isinstance(prompts, bytes | bytearray | memoryview) or not isinstance(prompts, Sequence):
         raise ValueError(f"prompts must be text, token ids, a mapping or a list of these, got {type(prompts).__name__}")
     return len(prompts) > 0 and isinstance(prompts[0], int | np.integer)
 
@@ -238,7 +238,11 @@ def _is_one_conversation(messages: object) -> bool:
 
 def _params(given: Params, number: int, default: SamplingParams) -> list[SamplingParams]:
     """One for each prompt. Raises ValueError when there are more or fewer, or something else is among them."""
-    listed = [given or default] * number if given is None or isinstance(given, SamplingParams) else list(given)
+    if given is None or isinstance(given, SamplingParams):
+        return [given or default] * number
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise ValueError(f"sampling_params must be SamplingParams or a list of them, got {given!r}")
+    listed = list(given)
     if len(listed) != number:
         raise ValueError(f"there are {number} prompts and {len(listed)} sampling_params")
     for params in listed:
@@ -249,7 +253,11 @@ def _params(given: Params, number: int, default: SamplingParams) -> list[Samplin
 
 def _priorities(given: Sequence[int] | None, number: int) -> list[int]:
     """One for each prompt. Raises ValueError."""
-    listed = [0] * number if given is None else list(given)
+    if given is None:
+        return [0] * number
+    if not isinstance(given, Iterable):
+        raise ValueError(f"priority must be a list with an integer for each prompt, got {given!r}")
+    listed = list(given)
     if len(listed) != number:
         raise ValueError(f"there are {number} prompts and {len(listed)} priorities")
     for priority in listed:

@@ -126,7 +126,11 @@ class Processor:
         return self.tokenizer
 
     def _token_ids(self, value: object) -> TokenIds:
-        if isinstance(value, str | bytes) or not isinstance(value, Sequence | np.ndarray):
+        if (
+            isinstance(value, str | bytes | bytearray | memoryview)
+            or not isinstance(value, Sequence | np.ndarray)
+            or (isinstance(value, np.ndarray) and value.ndim == 0)
+        ):
             raise ValueError(f"a prompt must be text, a list of token ids or a mapping, got {type(value).__name__}")
         for token_id in value:
             if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
