@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from .digits_data import Digits, draw_digit
 from .questions import Question, digit_question, follow_up, scene_question, vary
-from .tiny_world import Scene, SceneKind, draw, random_scene
+from .tiny_world import Scene, draw, random_scene
 
 START, END, IMAGE, PAD = "<|im_start|>", "<|im_end|>", "<|image|>", "<|pad|>"
 SPECIAL_TOKENS = (PAD, START, END, IMAGE)
@@ -177,18 +177,18 @@ def random_conversation(rng: random.Random, digits: Digits) -> Conversation:
 
 
 def picture_turns(
-    rng: random.Random, digits: Digits, count: int, scene_kind: SceneKind | None = None, digit_share: float = 0.3
+    rng: random.Random, digits: Digits, count: int, digit_share: float = 0.3, warp: bool = True
 ) -> list[Turn]:
-    """`count` questions about one new picture, shown with the first of them."""
+    """`count` questions about one new picture, shown with the first of them; digits are warped for training."""
     side = rng.choice(SIDES)
     questions: list[Question] = []
     if rng.random() < digit_share:
         index = rng.randrange(len(digits))
         digit = int(digits.labels[index])
-        picture = Picture(draw_digit(rng, digits.ink[index], side), digit=digit)
+        picture = Picture(draw_digit(rng, digits.ink[index], side, warp=warp), digit=digit)
         questions = [digit_question(rng, digit) for _ in range(count)]
     else:
-        scene = random_scene(rng, scene_kind)
+        scene = random_scene(rng)
         picture = Picture(draw(scene, side), scene=scene)
         while len(questions) < count:
             follow = follow_up(rng, questions[-1]) if questions and rng.random() < 0.35 else None

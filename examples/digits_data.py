@@ -41,29 +41,44 @@ def load_split() -> tuple[Digits, Digits]:
     return Digits(ink[train], labels[train]), Digits(ink[held_out], labels[held_out])
 
 
-def draw_digit(rng: random.Random, ink: NDArray[np.uint8], side: int, plain: bool = False) -> Image.Image:
+def draw_digit(
+    rng: random.Random, ink: NDArray[np.uint8], side: int, plain: bool = False, warp: bool = False
+) -> Image.Image:
     """The digit as an RGB picture of side x side pixels.
 
-    Ink, paper, size, place and slant vary with `rng`; a plain one is black on white, in the middle.
+    Ink, paper, size, place and slant vary with `rng`; a plain one is black on white, in the middle. Training draws
+    with `warp`: 1437 digits are few, so they are also stretched, sheared, and made thicker or thinner.
     """
     paper, pen = (255, 255, 255), (0, 0, 0)
     glyph = round(0.8 * side)
     x = y = (side - glyph) // 2
-    image = Image.fromarray(ink)
     if not plain:
         light = _tone(rng, 215, 255)
-        dark = (
-            _tone(rng, 0, 60) if rng.random() < 0.7 else (rng.randint(0, 140), rng.randint(0, 90), rng.randint(0, 140))
-        )
+        dark = _tone(rng, 0, 60)
+        if rng.random() < 0.3:
+            dark = (rng.randint(0, 140), rng.randint(0, 90), rng.randint(0, 140))
         paper, pen = (light, dark) if rng.random() < 0.6 else (dark, light)
         glyph = round(side * rng.uniform(0.65, 1.0))
         x, y = rng.randint(0, side - glyph), rng.randint(0, side - glyph)
-    mask = image.resize((glyph, glyph), Image.Resampling.BICUBIC)
+    mask = Image.fromarray(ink).resize((glyph, glyph), Image.Resampling.BICUBIC)
+    if warp:
+        mask = _warp(rng, mask)
     if not plain:
         mask = mask.rotate(rng.uniform(-8, 8), Image.Resampling.BILINEAR)
     canvas = Image.new("RGB", (side, side), paper)
     canvas.paste(pen, (x, y, x + glyph, y + glyph), mask)
     return canvas
+
+
+def _warp(rng: random.Random, mask: Image.Image) -> Image.Image:
+    """Stretch and shear the ink about its middle, then change how dark half-tones are."""
+    middle = mask.width / 2
+    a, d = rng.uniform(0.85, 1.2), rng.uniform(0.85, 1.2)
+    b, e = rng.uniform(-0.2, 0.2), rng.uniform(-0.2, 0.2)
+    affine = (a, b, middle * (1 - a - b), e, d, middle * (1 - d - e))
+    gamma = 2.0 ** rng.uniform(-0.8, 0.8)
+    table = [round(255 * (v / 255) ** gamma) for v in range(256)]
+    return mask.transform(mask.size, Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR).point(table)
 
 
 def _tone(rng: random.Random, low: int, high: int) -> tuple[int, int, int]:

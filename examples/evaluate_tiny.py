@@ -79,7 +79,7 @@ def make_samples(num: int, seed: int, tokenizer: Any) -> list[Sample]:
     for i in range(num):
         rng = random.Random(HELD_OUT_SEEDS + seed * 10**7 + i)
         group = "digits" if i % 3 == 2 else "drawn"
-        turns = picture_turns(rng, held_out, rng.choice((1, 1, 1, 1, 2)), digit_share=float(group == "digits"))
+        turns = picture_turns(rng, held_out, rng.choice((1, 1, 1, 1, 2)), float(group == "digits"), warp=False)
         conversation = Conversation(tuple(turns))
         prompt = tokenizer.apply_chat_template(conversation.messages(), add_generation_prompt=True, tokenize=False)
         samples.append(Sample(group, conversation, prompt))

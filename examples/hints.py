@@ -16,24 +16,28 @@ from .conversations import Picture
 from .tiny_world import COLOURS, SHAPES
 
 RADII = (0.11, 0.15, 0.2)  # borders between classes of size
-# per cell: the shape whose centre is here, its colour, its size; 0 is "none". In the last place: the picture's digit.
-NUM_CLASSES = (1 + len(SHAPES), 1 + len(COLOURS), 2 + len(RADII), 11)
+STRIPES = 10  # places along one axis
+# per cell: the shape whose centre is here (0: none), its colour, its size, its column, its row; and the picture's digit
+NUM_CLASSES = (1 + len(SHAPES), len(COLOURS), 1 + len(RADII), STRIPES, STRIPES, 10)
 UNKNOWN = -100  # what cross_entropy leaves out
 
 
 def hints(picture: Picture, cells: int) -> NDArray[np.int64]:
-    """What a cells x cells grid shows, [cells * cells, 4] with classes as in NUM_CLASSES; the digit in every cell."""
-    grid = np.zeros((cells, cells, 4), dtype=np.int64)
-    grid[..., 1:3] = UNKNOWN
+    """What a cells x cells grid shows, [cells * cells, 6] with classes as in NUM_CLASSES; the digit in every cell."""
+    grid = np.full((cells, cells, len(NUM_CLASSES)), UNKNOWN, dtype=np.int64)
     if picture.digit is not None:
-        grid[..., 0] = UNKNOWN
-        grid[..., 3] = 1 + picture.digit
+        grid[..., -1] = picture.digit
     if picture.scene is not None:
+        grid[..., 0] = 0
         for shape in picture.scene.shapes:
-            size = 1 + sum(shape.radius >= border for border in RADII)
-            kind, colour = 1 + SHAPES.index(shape.kind), 1 + tuple(COLOURS).index(shape.colour)
-            grid[int(shape.y * cells), int(shape.x * cells), :3] = (kind, colour, size)
-    return grid.reshape(cells * cells, 4)
+            grid[int(shape.y * cells), int(shape.x * cells), :-1] = (
+                1 + SHAPES.index(shape.kind),
+                tuple(COLOURS).index(shape.colour),
+                sum(shape.radius >= border for border in RADII),
+                int(shape.x * STRIPES),
+                int(shape.y * STRIPES),
+            )
+    return grid.reshape(cells * cells, len(NUM_CLASSES))
 
 
 class HintHead(nn.Module):
@@ -44,16 +48,16 @@ class HintHead(nn.Module):
         self.reader = nn.Linear(hidden_size, sum(NUM_CLASSES))
 
     def forward(self, image_embeds: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy against labels [n, tokens, 4], summed over cells and properties, per picture.
+        """Cross-entropy against labels [n, tokens, 6], summed over cells and properties, per picture.
 
         A cell without a shape counts a tenth of one with a shape.
         """
-        kind, colour, size, _ = torch.split(self.reader(image_embeds).flatten(0, 1), list(NUM_CLASSES), dim=-1)
+        cells = torch.split(self.reader(image_embeds).flatten(0, 1), list(NUM_CLASSES), dim=-1)
         digit = self.reader(image_embeds.mean(dim=1))[:, -NUM_CLASSES[-1] :]
-        cells = labels.flatten(0, 1)
         weight = torch.ones(NUM_CLASSES[0])
         weight[0] = 0.1
-        loss = F.cross_entropy(kind, cells[:, 0], weight=weight, reduction="sum")
-        for logits, target in ((colour, cells[:, 1]), (size, cells[:, 2]), (digit, labels[:, 0, 3])):
-            loss = loss + F.cross_entropy(logits, target, reduction="sum")
+        loss = F.cross_entropy(digit, labels[:, 0, -1], reduction="sum")
+        for i, logits in enumerate(cells[:-1]):
+            target = labels[..., i].flatten()
+            loss = loss + F.cross_entropy(logits, target, weight=weight if i == 0 else None, reduction="sum")
         return loss / max(1, image_embeds.shape[0])

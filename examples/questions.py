@@ -75,6 +75,8 @@ PHRASINGS: dict[str, tuple[str, ...]] = {
     "odd": ("Is the digit odd?", "Is this number odd?", "Is it an odd number?"),
     "above_five": ("Is it larger than five?", "Is the digit larger than five?", "Is this number larger than five?"),
 }
+# What is asked about a single shape; what takes longer to learn comes more often.
+SINGLE_KINDS = ("shape", "colour", "size", "describe", "count", *("place",) * 3, *("is_colour", "is_shape") * 2)
 WHERE = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom"}
 
 
@@ -130,7 +132,7 @@ def _yes(truth: bool) -> str:
 
 def _about_single(rng: random.Random, scene: Scene) -> Question:
     (shape,) = scene.shapes
-    kind = rng.choice(("shape", "colour", "size", "place", "place", "describe", "is_colour", "is_shape", "count"))
+    kind = rng.choice(SINGLE_KINDS)
     if kind == "is_colour":
         colour = shape.colour if rng.random() < 0.5 else _other(rng, tuple(COLOURS), shape.colour)
         return ask(rng, kind, _yes(colour == shape.colour), colour=colour)

@@ -97,7 +97,8 @@ def train(args: argparse.Namespace) -> None:
     """The run: tokenizer, model, schedule, loop; writes `args.out` and `args.state`."""
     # 1. the tokenizer and the model, seeded
     digits, _ = load_split()
-    tokenizer = train_tokenizer(args.seed)
+    state = torch.load(args.state, weights_only=True) if args.resume else None
+    tokenizer = Tokenizer.from_str(state["tokenizer"]) if state else train_tokenizer(args.seed)
     config = tiny_config(tokenizer)
     assert config.vision_config is not None
     encoder = Encoder(tokenizer, config.vision_config.num_image_tokens)
@@ -112,13 +113,12 @@ def train(args: argparse.Namespace) -> None:
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, betas=(0.9, 0.98), fused=True)
 
     # 2. where an earlier run stopped
-    step, seconds = 0, 0.0
-    if args.resume:
-        state = torch.load(args.state, weights_only=True)
+    step, seconds, cpu_seconds = 0, 0.0, 0.0
+    if state:
         model.load_state_dict(state["model"])
         head.load_state_dict(state["head"])
         optimizer.load_state_dict(state["optimizer"])
-        step, seconds = state["step"], state["seconds"]
+        step, seconds, cpu_seconds = state["step"], state["seconds"], state["cpu_seconds"]
 
     # 3. the loop: steps below `looks` look at pictures, the others answer questions
     looks, total = args.looks, args.looks + args.steps
@@ -126,7 +126,7 @@ def train(args: argparse.Namespace) -> None:
     losses: deque[float] = deque(maxlen=50)
     pool: list[Batch] = []
     bar = tqdm(total=total, initial=step, desc="training", unit="step", mininterval=5)
-    started = time.monotonic() - seconds
+    started, cpu_started = time.monotonic() - seconds, time.process_time() - cpu_seconds
     while step < total:
         minutes = (time.monotonic() - started) / 60
         if step < looks and minutes >= LOOK_SHARE * args.minutes:
@@ -158,10 +158,12 @@ def train(args: argparse.Namespace) -> None:
         bar.set_postfix_str(f"loss {np.mean(losses):.3f}, {overall(recent):.1%} of the answers right", refresh=False)
         if step % args.save_every == 0 or step == total:
             bar.write(f"step {step}, {seconds:.0f} s, loss {np.mean(losses):.4f}: {by_kind(recent)}")
-            save_state(args.state, model, head, optimizer, step, seconds)
+            progress_made = {"step": step, "seconds": seconds, "cpu_seconds": time.process_time() - cpu_started}
+            save_state(args.state, model, head, optimizer, tokenizer, progress_made)
     bar.close()
     save_checkpoint(args.out, model, tokenizer)
-    print(f"{step} steps in {seconds / 60:.1f} minutes ({time.process_time() / 60:.1f} CPU minutes), {by_kind(recent)}")
+    cpu_minutes = (time.process_time() - cpu_started) / 60
+    print(f"{step} steps in {seconds / 60:.1f} minutes ({cpu_minutes:.1f} CPU minutes), {by_kind(recent)}")
 
 
 def split_parameters(model: NativeReference, head: HintHead) -> dict[bool, list[torch.nn.Parameter]]:
@@ -361,8 +363,8 @@ def save_state(
     model: NativeReference,
     head: HintHead,
     optimizer: torch.optim.Optimizer,
-    step: int,
-    seconds: float,
+    tokenizer: Tokenizer,
+    progress: dict[str, float],
 ) -> None:
     """Write what `--resume` needs; the file is replaced whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -371,8 +373,8 @@ def save_state(
         "model": model.state_dict(),
         "head": head.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "step": step,
-        "seconds": seconds,
+        "tokenizer": tokenizer.to_str(),
+        **progress,
     }
     torch.save(state, part)
     part.replace(path)
