@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from .preprocess import preprocess, to_rgb
 
@@ -25,6 +25,17 @@ _BROKEN = (
     OSError, ValueError, SyntaxError, LookupError, TypeError, EOFError, OverflowError, MemoryError, struct.error,
     zlib.error, Image.DecompressionBombError, Warning,
 )  # fmt: skip
+
+# What makes a picture upright, by its EXIF orientation; 1 is upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 ImageSource = str | Path | bytes | Image.Image | NDArray[np.generic]
 
@@ -85,8 +96,7 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     try:
         image.seek(0)
         image.load()
-        upright = ImageOps.exif_transpose(image)
-        return to_rgb(_to_8_bit(upright))
+        return to_rgb(_to_8_bit(_upright(image)))
     except _BROKEN as error:
         raise ValueError(f"{name} cannot be decoded: {_one_line(error)}") from None
 
@@ -107,6 +117,12 @@ def _check_size(width: int, height: int, name: str) -> None:
         raise ValueError(
             f"{name} has {width} x {height} pixels; at most {MAX_PIXELS:,} pixels and {MAX_SIDE:,} per side are read"
         )
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """A copy. ImageOps.exif_transpose would also write the EXIF data anew, and fail on tags that nobody asked for."""
+    turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return image.copy() if turn is None else image.transpose(turn)
 
 
 def _to_8_bit(image: Image.Image) -> Image.Image:

@@ -107,13 +107,29 @@ def test_transparency_lies_over_white() -> None:
     assert close(colour(image, 17, 5), BLUE)
 
 
-@pytest.mark.parametrize(("orientation", "first"), [(1, (2, 5)), (3, (17, 5)), (6, (5, 2)), (8, (5, 17)), (2, (17, 5))])
+@pytest.mark.parametrize(
+    ("orientation", "first"),
+    [
+        (1, (2, 5)), (2, (17, 5)), (3, (17, 5)), (4, (2, 5)), (5, (5, 2)), (6, (5, 2)), (7, (5, 17)), (8, (5, 17)),
+        (9, (2, 5)),
+    ],
+)  # fmt: skip
 def test_exif_rotation_is_applied(orientation: int, first: tuple[int, int]) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     image = load_image(encoded(halves(), "JPEG", exif=exif.tobytes(), quality=95))
-    assert image.size == ((20, 10) if orientation < 5 else (10, 20))
+    assert image.size == ((10, 20) if 5 <= orientation <= 8 else (20, 10))
     assert close(colour(image, *first), RED, 40)
+
+
+def test_exif_tags_that_make_no_sense_do_not_keep_a_picture_from_being_turned() -> None:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x011A] = 6, 1.5
+    x_resolution, description = struct.pack(">HH", 0x011A, 5), struct.pack(">HH", 0x010E, 5)  # text as a fraction
+    assert x_resolution in exif.tobytes()
+    image = load_image(encoded(halves(), "JPEG", exif=exif.tobytes().replace(x_resolution, description), quality=95))
+    assert image.size == (10, 20)
+    assert close(colour(image, 5, 2), RED, 40)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
