@@ -13,6 +13,8 @@ MODEL_TYPE = "hybrid_native"
 ARCHITECTURE = "HybridNativeForConditionalGeneration"
 
 Mixer = Literal["mamba2", "full", "sliding"]
+MAX_SIZE = 2**31 - 1  # of anything that is counted
+MAX_POSITIONS = 2**24  # the rotary embedding keeps a table over them
 MIXERS: tuple[Mixer, ...] = get_args(Mixer)
 
 
@@ -152,7 +154,7 @@ class NativeConfig:
             hidden_size=_positive_int(entry, "hidden_size", where),
             rms_norm_eps=_positive_float(entry, "rms_norm_eps", where),
             tie_word_embeddings=_bool(entry, "tie_word_embeddings", where),
-            max_position_embeddings=_positive_int(entry, "max_position_embeddings", where),
+            max_position_embeddings=_positive_int(entry, "max_position_embeddings", where, MAX_POSITIONS),
             rope_theta=_positive_float(entry, "rope_theta", where),
             num_attention_heads=_positive_int(entry, "num_attention_heads", where),
             num_key_value_heads=_positive_int(entry, "num_key_value_heads", where),
@@ -212,10 +214,12 @@ def _get(entry: Mapping[str, Any], key: str, where: str) -> Any:
     return entry[key]
 
 
-def _positive_int(entry: Mapping[str, Any], key: str, where: str) -> int:
+def _positive_int(entry: Mapping[str, Any], key: str, where: str, at_most: int = MAX_SIZE) -> int:
     value = _get(entry, key, where)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{where}.{key} must be a positive integer, got {value!r}")
+    if value > at_most:
+        raise ValueError(f"{where}.{key} must be at most {at_most}, got {value!r}")
     return value
 
 

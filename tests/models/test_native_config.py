@@ -98,6 +98,8 @@ def test_a_missing_key_is_named(key: str) -> None:
         ("hidden_size", 0, "hidden_size.*0"),
         ("hidden_size", True, "hidden_size.*True"),
         ("sliding_window", -3, "sliding_window.*-3"),
+        ("sliding_window", 2**70, f"sliding_window must be at most .*{2**70}"),
+        ("max_position_embeddings", 10**12, "max_position_embeddings must be at most .*1000000000000"),
         ("num_key_value_heads", 3, "num_attention_heads.*num_key_value_heads"),
         ("mamba_n_groups", 3, "mamba_num_heads.*mamba_n_groups"),
         ("mamba_conv_kernel", 1, "mamba_conv_kernel.*1"),
