@@ -1,6 +1,7 @@
 """SchedulerConfig: the choices of a user about what runs together. Sizes of memory are not here (see pools.sizing)."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 SchedulingPolicy = Literal["fcfs", "priority", "lpm", "dfs-weight", "lof", "routing-key"]
@@ -48,6 +49,8 @@ class SchedulerConfig:
     force_retraction_every: int = 0
 
     def __post_init__(self) -> None:
+        for entry in fields(self):
+            _check_type(entry.name, getattr(self, entry.name), entry.type)
         for name in (
             "max_num_batched_tokens",
             "max_plans_in_flight",
@@ -92,3 +95,19 @@ class SchedulerConfig:
         """The most tokens one prefill may take of a step."""
         threshold = self.long_prefill_token_threshold
         return min(self.max_num_batched_tokens, threshold) if threshold else self.max_num_batched_tokens
+
+
+def _check_type(name: str, value: object, kind: object) -> None:
+    """Raises ValueError for a value that is not of its field's type. A bool is no number."""
+    if kind is bool:
+        right, wanted = isinstance(value, bool), "true or false"
+    elif kind is float:
+        right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        wanted = "a finite number"
+    elif kind in (int, int | None):
+        right = isinstance(value, int) and not isinstance(value, bool)
+        right, wanted = right or (value is None and kind is not int), "an integer"
+    else:  # one of several words
+        return
+    if not right:
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")

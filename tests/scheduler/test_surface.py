@@ -1,5 +1,6 @@
 """The public surface at its edges: what is refused, with which words, and that a refusal changes nothing."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,13 @@ def test_a_name_is_used_once_at_a_time() -> None:
         ({"scheduling_policy": "lifo"}, "scheduling_policy 'lifo' is not one of"),
         ({"composition": "both"}, "composition 'both' is not one of"),
         ({"initial_output_ratio": 1.5}, "initial_output_ratio 1.5 is not between 0 and 1"),
+        ({"max_scan": 1.5}, "max_scan must be an integer, got 1.5"),
+        ({"max_scan": None}, "max_scan must be an integer, got None"),
+        ({"max_plans_in_flight": math.inf}, "max_plans_in_flight must be an integer, got inf"),
+        ({"num_draft_tokens": True}, "num_draft_tokens must be an integer, got True"),
+        ({"max_num_encoder_tokens": "5"}, "max_num_encoder_tokens must be an integer, got '5'"),
+        ({"ageing_seconds": math.nan}, "ageing_seconds must be a finite number, got nan"),
+        ({"disable_chunked_mm_input": 1}, "disable_chunked_mm_input must be true or false, got 1"),
         ({"max_image_tokens": 9, "max_num_encoder_tokens": 8}, "max_num_encoder_tokens 8 is less than the 9"),
     ],
 )
