@@ -178,14 +178,3 @@ def test_a_request_whose_steps_fail_too_often_ends_with_the_error(limit: int) ->
     assert harness.finished["a"].reason == "error" and harness.finished["a"].error == "the device is gone"
     harness.add("b", tokens(20), max_tokens=12)
     harness.finish_all()
-
-
-def test_blamed_requests_end_and_the_others_go_on() -> None:
-    harness = engine(1)
-    for seed in range(3):
-        harness.add(f"{seed}", tokens(20, seed), max_tokens=6, stop_token_ids=())
-    harness.plan(fails=True)
-    harness.commit(blamed=("1",))
-    assert harness.finished["1"].error == "the device is gone"
-    harness.finish_all()
-    assert harness.finished["0"].reason == harness.finished["2"].reason == "length"

@@ -45,10 +45,8 @@ def test_a_named_culprit_ends_at_once() -> None:
     harness = Harness()
     good = harness.add("good", [1, 2, 3], max_tokens=4, stop_token_ids=())
     harness.add("bad", [4, 5, 6], max_tokens=4, stop_token_ids=())
-    plan = harness.plan(fails=True)
-    assert plan is not None
-    harness.results.clear()
-    harness.scheduler.fail(plan.step_id, "logits are not finite", blamed=("bad",))
+    harness.plan(fails=True)
+    harness.commit(blamed=("bad",))
     harness.run()
-    assert harness.finished["bad"].error == "logits are not finite"
+    assert harness.finished["bad"].error == "the device is gone"
     assert harness.outputs["good"] == expected_output(good)
