@@ -22,6 +22,7 @@ from hybrid.engine_setup import checkpoint_folder
 from hybrid.memory_size import parse_memory
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
+HOT = 20.0  # a temperature at which two draws differ, however sure the model is of itself
 
 
 def picture(colour: str = "red", side: int = 96) -> Image.Image:
@@ -179,20 +180,20 @@ def test_the_ways_to_pass_prompts(llm: LLM) -> None:
 
 def test_several_sequences_share_the_prompt(llm: LLM) -> None:
     prompt = "a prompt that is long enough to be worth sharing " * 3
-    params = SamplingParams(n=4, temperature=1.2, seed=7, max_tokens=12, ignore_eos=True)
+    params = SamplingParams(n=4, temperature=HOT, seed=7, max_tokens=12, ignore_eos=True)
     output = llm.generate(prompt, params)[0]
     assert [completion.index for completion in output.outputs] == [0, 1, 2, 3]
     assert len({completion.token_ids for completion in output.outputs}) == 4
     hits = llm.stats().hit_tokens
     assert hits >= 3 * (len(output.prompt_token_ids) - 1)
     assert llm.generate(prompt, params)[0].outputs == output.outputs
-    one = llm.generate(prompt, SamplingParams(temperature=1.2, seed=7, max_tokens=12, ignore_eos=True))[0]
+    one = llm.generate(prompt, SamplingParams(temperature=HOT, seed=7, max_tokens=12, ignore_eos=True))[0]
     assert one.outputs[0].token_ids == output.outputs[0].token_ids
 
 
 def test_a_seed_means_the_same_in_any_batch_and_none_means_something_new(llm: LLM) -> None:
-    seeded = SamplingParams(temperature=1.5, seed=11, max_tokens=10, ignore_eos=True)
-    free = SamplingParams(temperature=1.5, max_tokens=10, ignore_eos=True)
+    seeded = SamplingParams(temperature=HOT, seed=11, max_tokens=10, ignore_eos=True)
+    free = SamplingParams(temperature=HOT, max_tokens=10, ignore_eos=True)
     alone = tokens(llm.generate("Hello", seeded))[0]
     batch = tokens(llm.generate(["Hello"] * 4, [free, seeded, free, free]))
     assert batch[1] == alone
@@ -200,7 +201,7 @@ def test_a_seed_means_the_same_in_any_batch_and_none_means_something_new(llm: LL
 
 
 def test_the_engines_seed_decides_where_requests_have_none() -> None:
-    params = SamplingParams(temperature=1.5, max_tokens=10, ignore_eos=True)
+    params = SamplingParams(temperature=HOT, max_tokens=10, ignore_eos=True)
     runs = [
         tokens(LLM("tiny", memory="8MiB", max_num_seqs=2, seed=seed).generate("Hello", params)) for seed in (1, 1, 2)
     ]
