@@ -26,8 +26,10 @@ ABSENT = -1  # a window block that a node does not (any longer) remember
 
 def image_keys(mm_hash: str, num_tokens: int) -> Ints:
     """Keys of an image's placeholder tokens: negative, from content and offset, so that they never equal a token id."""
-    base = int.from_bytes(blake2b(mm_hash.encode(), digest_size=6).digest(), "little") << 14
-    return -1 - (base + np.arange(num_tokens, dtype=np.int64))
+    base = np.frombuffer(blake2b(mm_hash.encode(), digest_size=8).digest(), dtype=np.uint64)
+    spread = np.arange(num_tokens, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    keys: Ints = -1 - ((base + spread) >> np.uint64(1)).astype(np.int64)
+    return keys
 
 
 def common_prefix(a: Ints, b: Ints) -> int:

@@ -14,7 +14,7 @@ from .delayer import PrefillDelayer
 from .plan import Snapshot
 from .retraction import Retraction
 from .running import Running
-from .siblings import waits_for_sibling
+from .siblings import elder_sibling
 from .stats import Counters
 from .suspects import Suspects
 from .tracked import Tracked
@@ -107,11 +107,15 @@ class Composer:
             room = room and builder.token_budget > 0
             if scanned >= (self._config.max_scan if room else LOOK_AHEAD):
                 break
+            request.waits_for = ""
             if not self._suspects.may_join(request):
+                request.waits_for = "another request that a failed step has made suspect to pass the point of failure"
                 continue
             self._admission.refresh_match(request)
-            waits = waits_for_sibling(self._memory, builder, elders, request, self._config.min_shared_tokens)
-            if waits or not room:
+            elder = elder_sibling(self._memory, builder, elders, request, self._config.min_shared_tokens)
+            if elder is not None:
+                request.waits_for = f"request {elder.request_id!r} to compute the prefix that both share"
+            if elder is not None or not room:
                 continue
             if self._admission.try_admit(request, builder, len(self._in_flight) > 0):
                 admitted.append(request)

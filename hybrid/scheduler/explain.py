@@ -25,6 +25,8 @@ def explain_waiting(request: Tracked, shortages: tuple[Shortage, ...], ahead: in
         return f"{name} for {', '.join(gate.name for gate in request.gates)} to become ready and holds no memory"
     if shortages:
         return f"{name} because {_because(shortages)}"
+    if request.waits_for:
+        return f"{name} for {request.waits_for}"
     if ahead:
         return f"{name} behind {ahead} earlier requests; every pool could hold it now"
     return f"{name} for the next step; every pool can hold it ({memory.rows.available()} request rows available)"

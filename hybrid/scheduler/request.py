@@ -33,7 +33,8 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """An image's place in the prompt: tokens offset .. offset + num_tokens - 1 are its placeholders."""
+    """An image's place in the prompt: tokens offset .. offset + num_tokens - 1 are its placeholders. Equal `mm_hash`
+    means equal embeddings, so also equal `num_tokens`."""
 
     mm_hash: str
     offset: int

@@ -57,6 +57,7 @@ class Retraction:
         leave(self._memory, self._running, request, state_is_exact)
         request.wanted, request.awaited, request.skips, request.match_version = [], [], 0, -1
         request.common.clear()
+        request.waits_for = ""
         self._waiting.push(request)
 
     def force(self, step_id: int) -> None:

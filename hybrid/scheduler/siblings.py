@@ -15,13 +15,14 @@ from .tracked import Tracked
 MAX_ELDERS = 32
 
 
-def waits_for_sibling(
+def elder_sibling(
     memory: Memory, builder: PlanBuilder, elders: Sequence[Tracked], request: Tracked, min_shared_tokens: int
-) -> bool:
-    """Whether one of `elders` (running requests with resume points ahead) will publish one well beyond `request.match`,
-    which must be up to date. Mutates: asks an elder for one more resume point, where the two prompts part."""
+) -> Tracked | None:
+    """The one of `elders` (running requests with resume points ahead) that will publish one well beyond
+    `request.match`, which must be up to date. Mutates: asks it for one more resume point, where the two prompts
+    part."""
     if memory.cache is None or not request.new.enable_prefix_caching:
-        return False
+        return None
     last = len(request.known) - 1
     for elder in elders[:MAX_ELDERS]:
         if elder.namespace != request.namespace or not elder.new.enable_prefix_caching:
@@ -37,8 +38,8 @@ def waits_for_sibling(
             insort(elder.wanted, shared)
             points.append(shared)
         if points and max(points) - request.match.length >= min_shared_tokens:
-            return True
-    return False
+            return elder
+    return None
 
 
 def _still_ahead(memory: Memory, builder: PlanBuilder, elder: Tracked, position: int) -> bool:

@@ -35,6 +35,7 @@ class Tracked:
     failures: int = 0
     retractions: int = 0
     shortages: tuple[Shortage, ...] = ()
+    waits_for: str = ""  # what it was last passed by for, where that is no shortage
     match: Match = NO_MATCH
     match_version: int = -1
     common: dict[str, int] = field(default_factory=dict)  # running request id -> common prefix length

@@ -23,8 +23,12 @@ def test_siblings_wait_for_the_first_and_then_hit(kinds: Kinds) -> None:
     harness = Harness(kinds=kinds)
     for seed in range(4):
         harness.add(f"{seed}", SYSTEM + tokens(10, 20 + seed), max_tokens=4)
-    assert harness.step() == {"0": 60}
-    assert "behind" in harness.scheduler.explain("1") or "next step" in harness.scheduler.explain("1")
+    plan = harness.plan()
+    assert plan is not None
+    assert harness.scheduled(plan) == {"0": 60}
+    reason = "request '1' waits for request '0' to compute the prefix that both share"
+    assert harness.scheduler.explain("1") == reason
+    harness.commit()
     assert harness.step() | {"0": 1} == {"0": 1, "1": 10, "2": 10, "3": 10}
     harness.finish_all()
     assert [harness.hit(f"{seed}") for seed in range(4)] == [0, 50, 50, 50]
