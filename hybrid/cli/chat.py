@@ -72,6 +72,10 @@ def chat(
     except BrokenPipeError:
         close_output()
         failed = True
+    except OSError as error:
+        close_output()
+        complain(f"the answer cannot be written: {error.strerror}")
+        failed = True
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if failed:

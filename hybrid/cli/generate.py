@@ -69,6 +69,10 @@ def generate(
     except BrokenPipeError:
         close_output()
         raise typer.Exit(1) from None
+    except OSError as error:
+        close_output()
+        complain(f"the answers cannot be written: {error.strerror}")
+        raise typer.Exit(1) from None
     failed = [output.error for output in outputs if output.error is not None]
     for reason in failed:
         complain(reason)

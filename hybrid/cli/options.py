@@ -3,7 +3,7 @@
 import os
 import sys
 from contextlib import nullcontext
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +40,10 @@ def complain(message: object) -> None:
 
 
 def read_anything() -> None:
-    """Mutates the standard streams: bytes that are no text, and text that the terminal cannot show, become marks."""
+    """Mutates the standard streams: bytes that are no text, and text that the terminal cannot show, become marks. A
+    standard input that is closed is an empty one."""
+    if sys.stdin is None:
+        sys.stdin = StringIO()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")

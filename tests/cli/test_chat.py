@@ -151,6 +151,24 @@ def test_generate_leaves_quietly_too() -> None:
     assert process.wait(PATIENCE) == 1
 
 
+@pytest.mark.parametrize("arguments", [["chat", "--prompt", "Hello"], ["generate", "Hello"]])
+def test_a_full_disk_is_one_sentence(arguments: Sequence[str]) -> None:
+    command = [*HYBRID, *arguments, "--memory", "32MiB", "--max-tokens", "2"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, **QUIET}, timeout=PATIENCE
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("the answer") and done.stderr.endswith("cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", ["chat", "generate"])
+def test_a_closed_standard_input_is_an_empty_one(command: str) -> None:
+    shell = ["sh", "-c", 'exec "$@" <&-', "sh", *HYBRID, command, "--memory", "32MiB"]
+    done = subprocess.run(shell, capture_output=True, text=True, env={**os.environ, **QUIET}, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_generate_continues_a_batch() -> None:
     done = run("generate", "Hello", "What is", "--max-tokens", "4", "--json")
     assert done.returncode == 0
