@@ -62,6 +62,8 @@ class EngineArgs:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str | Path) or not str(self.model):
             raise ValueError(f"model must be a folder or the name of a bundled checkpoint, got {self.model!r}")
+        if self.tokenizer is not None and not isinstance(self.tokenizer, str | Path):
+            raise ValueError(f"tokenizer must be a folder, got {self.tokenizer!r}")
         for name, lowest in (
             ("max_model_len", 2),
             ("max_num_seqs", 1),

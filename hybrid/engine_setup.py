@@ -13,7 +13,7 @@ from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer, read_json
 from hybrid.models.loading import read_config
 from hybrid.models.native_config import NativeConfig
-from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, size_pools
+from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, pool_bytes, size_pools
 from hybrid.pools.specs import ModelSpec
 from hybrid.runner.loading import load
 from hybrid.runner.model_runner import ModelRunner
@@ -22,7 +22,7 @@ from hybrid.scheduler.scheduler import Scheduler
 
 from .engine import Engine
 from .engine_args import EngineArgs
-from .memory_size import default_cpu_memory, parse_memory
+from .memory_size import default_cpu_memory, machine_memory, parse_memory
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ def set_up(args: EngineArgs) -> Setup:
     config, spec = loaded.config, loaded.model.spec
     scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
     sizes = pool_sizes(args, scheduler_config, spec, loaded.model.max_positions, _memory(args, device))
+    _check_room(sizes, spec, device)
     scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
     eos_token_ids = _eos_token_ids(config, generation_defaults)
     engine = Engine(
@@ -79,8 +80,11 @@ def set_up(args: EngineArgs) -> Setup:
 def checkpoint_folder(model: str | Path) -> Path:
     """The folder `model` names: a path, or a checkpoint bundled with the package. Raises ValueError for neither."""
     folder = Path(model)
-    if folder.is_dir():
-        return folder
+    try:
+        if folder.is_dir():
+            return folder
+    except OSError as error:  # a name too long, a folder that may not be entered
+        raise ValueError(f"model {str(model)[:200]!r} cannot be opened: {error.strerror}") from None
     bundled = Path(str(files("hybrid.models"))) / "checkpoints"
     if folder.name == str(model) and (bundled / folder.name).is_dir():
         return bundled / folder.name
@@ -146,6 +150,21 @@ def _largest(sized: Callable[[int], PoolSizes], limit: int) -> PoolSizes:
     return best
 
 
+def _check_room(sizes: PoolSizes, spec: ModelSpec, device: torch.device) -> None:
+    """Sizes given by name replace the computed ones whatever the memory. Raises ValueError for more than there is."""
+    table = sizes.num_rows * (sizes.max_model_len + sizes.lookahead) * 4  # bytes; the scheduler's and the runner's
+    there = machine_memory()
+    if device.type == "cuda":
+        there = min(there, torch.cuda.get_device_properties(device).total_memory)
+    needed = pool_bytes(sizes, spec).total + 2 * table
+    if needed > there:
+        raise ValueError(
+            f"{sizes.num_full_blocks} full blocks, {sizes.num_window_blocks} window blocks, {sizes.num_state_slots} "
+            f"state slots and {sizes.num_rows} rows with {sizes.lookahead} tokens in flight need {needed:,} bytes; "
+            f"there are {there:,}"
+        )
+
+
 def _memory(args: EngineArgs, device: torch.device) -> int:
     """Bytes for the pools."""
     if args.memory is not None:
@@ -156,15 +175,17 @@ def _memory(args: EngineArgs, device: torch.device) -> int:
     return default_cpu_memory()
 
 
-def _device(name: str | None) -> torch.device:
+def _device(name: str | torch.device | None) -> torch.device:
     """Raises ValueError for a device that is not there."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not isinstance(name, str | torch.device):
+        raise ValueError(f"device must be a name such as 'cpu' or 'cuda:1', got {name!r}")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        torch.zeros(1, device=device).item()  # on "meta" nothing has a value
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        raise ValueError(f"device {str(name)!r} cannot be used: {str(error).splitlines()[0][:200]}") from None
     return device
 
 

@@ -22,16 +22,23 @@ def parse_memory(value: int | str) -> int:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", value.lower())
         if match is None or match[2] not in _UNITS:
             raise ValueError(f"memory must be a number of bytes or a string such as '512MiB', got {value!r}")
-        value = int(float(match[1]) * _UNITS[match[2]])
+        size = float(match[1]) * _UNITS[match[2]]
+        if size == float("inf"):
+            raise ValueError(f"memory must be less than that, got {value[:40]!r}...")
+        value = int(size)
     if value < 1:
         raise ValueError(f"memory must be positive, got {value!r}")
     return value
 
 
+def machine_memory() -> int:
+    """Bytes of main memory; where the system does not say, as many as the pools get by default take a fraction of."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return int(DEFAULT_CPU_BYTES / CPU_FRACTION)
+
+
 def default_cpu_memory() -> int:
     """Bytes for the pools on a CPU. They are only touched as they are used."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return DEFAULT_CPU_BYTES
-    return min(DEFAULT_CPU_BYTES, int(total * CPU_FRACTION))
+    return min(DEFAULT_CPU_BYTES, int(machine_memory() * CPU_FRACTION))

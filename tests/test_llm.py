@@ -540,3 +540,23 @@ def test_a_picture_seen_before_is_not_encoded_again(llm: LLM) -> None:
     before = llm.engine._runner.num_encoded_images  # type: ignore[attr-defined]
     llm.chat([{**chats()[3][0], "content": "Another beginning."}, *chats()[3][1:]], GREEDY)
     assert llm.engine._runner.num_encoded_images == before  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_full_blocks": 2**31}, "2147483648 full blocks, .* bytes; there are"),
+        ({"num_state_slots": 10**12}, "1000000000000 state slots .* bytes; there are"),
+        ({"max_plans_in_flight": 10**11, "memory": 10**15}, "99999999999 tokens in flight need .* bytes; there are"),
+        ({"memory": "1" * 400}, "memory must be less than that, got '111"),
+        ({"model": "x" * 5000}, "^model 'x{200}' cannot be opened: File name too long$"),
+        ({"tokenizer": 7}, "tokenizer must be a folder, got 7"),
+        ({"device": "meta"}, "device 'meta' cannot be used"),
+        ({"device": "privateuseone"}, "device 'privateuseone' cannot be used"),
+        ({"device": True}, "device must be a name such as 'cpu' or 'cuda:1', got True"),
+    ],
+)
+def test_engines_that_cannot_be_built(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        LLM(**{"model": "tiny", "memory": "8MiB", "max_num_seqs": 2, **arguments})
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
