@@ -100,9 +100,9 @@ def _refuse_names(what: str, names: set[str], path: Path) -> None:
 
 
 def _checked(name: str, tensor: torch.Tensor, path: Path) -> torch.Tensor:
-    if not tensor.is_floating_point():
+    if not tensor.is_floating_point() or tensor.itemsize < 2:  # 8-bit floats mean nothing without their scales
         found = str(tensor.dtype).removeprefix("torch.")
-        raise ValueError(f"{path}: tensor {name} holds {found} values, expected floating point")
+        raise ValueError(f"{path}: tensor {name} holds {found} values, expected floating point of 16 bits or more")
     wrong = tensor.numel() - int(torch.isfinite(tensor).sum())
     if wrong:
         raise ValueError(f"{path}: tensor {name} holds {wrong} values that are NaN or infinite")

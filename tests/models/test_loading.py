@@ -150,9 +150,10 @@ def test_values_that_are_not_finite_are_refused(folder: Path, value: float) -> N
     assert "tensor layers.0.mixer.D holds 2 values that are NaN or infinite" in refused(folder)
 
 
-def test_integer_tensors_are_refused(folder: Path) -> None:
-    change_tensors(folder, lambda tensors: tensors.update({"norm.weight": torch.zeros(24, dtype=torch.int64)}))
-    assert "norm.weight holds int64 values" in refused(folder)
+@pytest.mark.parametrize("dtype", ["int64", "bool", "complex64", "float8_e4m3fn", "float8_e5m2"])
+def test_tensors_of_other_types_are_refused(folder: Path, dtype: str) -> None:
+    change_tensors(folder, lambda tensors: tensors.update({"norm.weight": torch.zeros(24).to(getattr(torch, dtype))}))
+    assert f"norm.weight holds {dtype} values" in refused(folder)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, 5000])
