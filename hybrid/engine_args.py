@@ -112,12 +112,9 @@ class EngineArgs:
 
     def scheduler_config(self, max_image_tokens: int) -> SchedulerConfig:
         """max_image_tokens: of one image, 0 for a model without a vision tower. Raises ValueError."""
-        try:
-            return SchedulerConfig(
-                max_num_batched_tokens=self.max_num_batched_tokens,
-                scheduling_policy=self.scheduling_policy,
-                max_image_tokens=max_image_tokens,
-                **self.scheduler,
-            )
-        except TypeError as error:  # a value of the wrong type, found by a comparison
-            raise ValueError(f"an argument of the scheduler has the wrong type: {error}") from None
+        return SchedulerConfig(
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            scheduling_policy=self.scheduling_policy,
+            max_image_tokens=max_image_tokens,
+            **self.scheduler,
+        )

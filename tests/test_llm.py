@@ -384,7 +384,7 @@ def test_ctrl_c_between_steps_leaves_no_request_behind(llm: LLM, monkeypatch: py
         ({"scheduling_policy": "random"}, "scheduling_policy 'random' is not one of"),
         ({"gpu_memory_utilization": 0.9}, "unknown argument gpu_memory_utilization; there are .*memory"),
         ({"max_plans_in_flight": 0}, "max_plans_in_flight 0 is less than 1"),
-        ({"max_plans_in_flight": "two"}, "wrong type"),
+        ({"max_plans_in_flight": "two"}, "max_plans_in_flight must be an integer, got 'two'"),
         ({"seed": "x"}, "seed must be an integer"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false"),
         ({"model": "no such model"}, r"neither a folder nor a bundled checkpoint \(.*tiny"),
