@@ -5,9 +5,10 @@ Knows scenes, digits and the chat format; knows nothing of models or of torch.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from PIL import Image
@@ -77,6 +78,7 @@ class Turn:
     answer: str
     picture: Picture | None = None
     picture_last: bool = False
+    focus: tuple[float, float] | None = None  # x and y in the latest picture, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Answer:
     kind: str
     start: int
     end: int
+    focus: int | None = None  # position of the image token to look at
 
 
 @dataclass(slots=True)
@@ -128,6 +131,8 @@ class Encoder:
         start, end = special_id(self.tokenizer, START), special_id(self.tokenizer, END)
         image = [special_id(self.tokenizer, IMAGE)] * self.num_image_tokens
         newline = self._piece("\n")
+        cells = math.isqrt(self.num_image_tokens)
+        image_at = 0
         ids: list[int] = []
         answers: list[Answer] = []
         if conversation.system is not None:
@@ -139,10 +144,16 @@ class Encoder:
                 message = self._piece("user\n" + turn.question) + image
             else:
                 message = self._piece("user\n") + image + self._piece(turn.question)
+            if turn.picture is not None:
+                image_at = len(ids) + 1 + message.index(image[0])
             ids += [start, *message, end, *newline, start, *self._piece("assistant\n")]
             first = len(ids)
             ids += [*self._piece(turn.answer), end]
-            answers.append(Answer(turn.kind, first, len(ids)))
+            focus = None
+            if turn.focus is not None:
+                x, y = turn.focus
+                focus = image_at + int(y * cells) * cells + int(x * cells)
+            answers.append(Answer(turn.kind, first, len(ids), focus))
             ids += newline
         return ids, answers
 
@@ -176,6 +187,23 @@ def random_conversation(rng: random.Random, digits: Digits) -> Conversation:
     return Conversation(tuple(turns), system)
 
 
+def lessons(rng: random.Random, digits: Digits, count: int) -> list[Conversation]:
+    """One-question conversations, the first lessons: about `count` of them on one new picture; now and then small
+    talk."""
+    if rng.random() < 0.03:
+        return [Conversation((_small_talk(rng),)) for _ in range(count)]
+    turns = picture_turns(rng, digits, count, digit_share=0.15)
+    asked = [turn for turn in turns if not turn.kind.startswith("follow")]
+    picture = turns[0].picture
+    return [
+        Conversation(
+            (replace(turn, picture=picture, picture_last=rng.random() < 0.1),),
+            rng.choice(SYSTEM_PROMPTS) if rng.random() < 0.1 else None,
+        )
+        for turn in asked
+    ]
+
+
 def picture_turns(
     rng: random.Random, digits: Digits, count: int, digit_share: float = 0.3, warp: bool = True
 ) -> list[Turn]:
@@ -194,9 +222,17 @@ def picture_turns(
             follow = follow_up(rng, questions[-1]) if questions and rng.random() < 0.35 else None
             questions.append(follow or scene_question(rng, scene))
     last = rng.random() < 0.1
-    turns = [Turn(q.kind, q.text, q.answer) for q in questions]
-    turns[0] = Turn(turns[0].kind, turns[0].question, turns[0].answer, picture, last)
+    turns = [Turn(q.kind, q.text, q.answer, focus=_focus(q, picture.scene)) for q in questions]
+    turns[0] = replace(turns[0], picture=picture, picture_last=last)
     return turns
+
+
+def _focus(question: Question, scene: Scene | None) -> tuple[float, float] | None:
+    """Where in the picture the answer is to be read, if that is one place."""
+    subject = question.subject
+    if subject is None and scene is not None and scene.kind == "single":
+        (subject,) = scene.shapes
+    return (subject.x, subject.y) if subject is not None else None
 
 
 def _small_talk(rng: random.Random, kinds: Sequence[str] = ()) -> Turn:

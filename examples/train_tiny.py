@@ -1,10 +1,10 @@
 """Trains the bundled tiny model on drawn scenes and real digits: `python -m examples.train_tiny`.
 
-About 40 minutes on two CPU cores, in two phases: first the vision tower alone learns to name what it sees from the
-hints of `hints.py` (cheap: no text), then the whole model learns to answer (hints go on). Seeded; what batch number n
-contains depends on the seed and n alone, so a run that was stopped goes on with `--resume`. Pictures and questions are
-made as they are needed, so nearly every one is new, and the accuracy in the progress bar is that of unseen examples
-(digits excepted).
+About 40 minutes on two quiet CPU cores, in three phases: first the vision tower alone learns to name what it sees from
+the hints of `hints.py` (cheap: no text); then the whole model learns to answer one question at a time, and is told at
+which image token to look (glances); then whole conversations. Seeded; what batch number n contains depends on the seed
+and n alone, so a run that was stopped goes on with `--resume`. Pictures and questions are made as they are needed, so
+nearly every one is new, and the accuracy in the progress bar is that of unseen examples (digits excepted).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from hybrid.encoders.preprocess import preprocess
 from hybrid.models.native_config import NativeConfig, NativeLayer, NativeVisionConfig
-from hybrid.models.reference import Mamba2, NativeReference
+from hybrid.models.reference import Attention, DecoderLayer, Mamba2, NativeReference, rotary_tables, rotate
 
 from .conversations import (
     CHAT_TEMPLATE,
@@ -39,6 +39,7 @@ from .conversations import (
     Answer,
     Encoder,
     Picture,
+    lessons,
     picture_turns,
     random_conversation,
     special_id,
@@ -48,11 +49,14 @@ from .hints import NUM_CLASSES, HintHead, hints
 
 VOCAB_SIZE = 1024
 HINT_WEIGHT = 0.3
-BLINDFOLD = 400  # steps in which a decoder that knows no words yet does not disturb the tower
+GLANCE_WEIGHT = 1.0
+BLINDFOLD = 200  # steps in which a decoder that knows no words yet does not disturb the tower
 TOWER_RATE = 0.2  # the tower's learning rate once it has learned to see, against the decoder's
 LOOK_BATCH = 32  # pictures in a step of the vision tower alone
 LOOK_SHARE = 0.28  # of the time limit, where one is given
 SMALL_BATCHES = 400  # the first steps take half a batch: early on, more steps are worth more than smooth ones
+LESSONS_SHARE = 0.5  # of the answering phase: one question at a time, before whole conversations
+QUESTIONS_PER_LESSON = 4
 BATCHES_PER_POOL = 8  # conversations of so many batches are sorted by length together, so that little is padding
 Row = tuple[list[int], list[Answer], list[Picture]]
 
@@ -67,10 +71,12 @@ class Batch:
 
     token_ids: Tensor
     pixel_values: Tensor
+    shown: Tensor
     hints: Tensor
     positions: Tensor
     targets: Tensor
     owners: Tensor
+    glances: Tensor
     kinds: tuple[str, ...]
 
 
@@ -147,7 +153,8 @@ def train(args: argparse.Namespace) -> None:
             place = (step - looks) % BATCHES_PER_POOL
             if not pool or place == 0:
                 batch_size = args.batch_size // 2 if step - looks < SMALL_BATCHES else args.batch_size
-                pool = make_pool(args.seed, (step - looks) // BATCHES_PER_POOL, batch_size, encoder, config, digits)
+                index = (step - looks) // BATCHES_PER_POOL
+                pool = make_pool(args.seed, index, batch_size, encoder, config, digits, progress < LESSONS_SHARE)
             loss, correct = train_step(model, head, optimizer, pool[place], step - looks >= BLINDFOLD)
             losses.append(loss)
             for kind, right in zip(pool[place].kinds, correct, strict=True):
@@ -191,17 +198,52 @@ def train_step(
     Returns the mean loss of answer tokens, and whether each answer was all right.
     """
     image_embeds = model.vision(batch.pixel_values)
-    seen = image_embeds if teach_tower else image_embeds.detach()
-    hidden = model.decode(model.embed(batch.token_ids, seen))
+    seen = (image_embeds if teach_tower else image_embeds.detach())[batch.shown]
+    hidden, glance_loss = decode_with_glances(model, model.embed(batch.token_ids, seen), batch.glances)
     logits = model.head(hidden.flatten(0, 1)[batch.positions])  # [A, V]
     loss = F.cross_entropy(logits, batch.targets)
     hint_loss: Tensor = head(image_embeds, batch.hints)
     optimizer.zero_grad(set_to_none=True)
-    (loss + HINT_WEIGHT * hint_loss).backward()
+    (loss + HINT_WEIGHT * hint_loss + GLANCE_WEIGHT * glance_loss).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     wrong = torch.zeros(len(batch.kinds)).index_add_(0, batch.owners, (logits.argmax(-1) != batch.targets).float())
     return float(loss.detach()), (wrong == 0).tolist()
+
+
+def decode_with_glances(model: NativeReference, x: Tensor, glances: Tensor) -> tuple[Tensor, Tensor]:
+    """`model.decode(x)`, and how far the first full-attention layer is from looking where the answer is.
+
+    glances [G, 3]: row, position before the answer, position of the image token to look at. The loss is the mean
+    negative log attention of the query heads of the first key-value head. It teaches where to look long before
+    answers alone would.
+    """
+    loss = x.new_zeros(())
+    pending = True
+    for layer in model.layers:
+        assert isinstance(layer, DecoderLayer)
+        if pending and isinstance(layer.mixer, Attention) and layer.mixer.window is None and len(glances):
+            loss, pending = glance_loss(layer.mixer, layer.input_norm(x), glances), False
+        x = layer(x)
+    hidden: Tensor = model.norm(x)
+    return hidden, loss
+
+
+def glance_loss(attention: Attention, x: Tensor, glances: Tensor) -> Tensor:
+    """See decode_with_glances; x [B, T, D] is what the layer reads."""
+    row, asking, target = glances.unbind(dim=1)
+    tokens, group = x.shape[1], attention.num_heads // attention.num_kv_heads
+    cos, sin = rotary_tables(tokens, attention.head_dim, attention.theta)
+    query = attention.q_proj(x[row, asking]).view(len(row), -1, attention.head_dim)[:, :group]  # [G, group, head]
+    query = rotate(query, cos[asking, None], sin[asking, None])
+    key = attention.k_proj(x).view(x.shape[0], tokens, -1, attention.head_dim)[:, :, 0]  # [B, T, head]
+    key = rotate(key, cos, sin)[row]
+    scores = torch.einsum("ghd,gtd->ght", query, key) * attention.head_dim**-0.5
+    later = torch.arange(tokens) > asking[:, None]
+    attended = scores.masked_fill(later[:, None], float("-inf")).log_softmax(dim=-1)
+    at_target = attended.gather(2, target[:, None, None].expand(-1, group, 1))
+    loss: Tensor = -at_target.mean()
+    return loss
 
 
 def look_batch(seed: int, index: int, config: NativeConfig, digits: Digits) -> Batch:
@@ -212,10 +254,22 @@ def look_batch(seed: int, index: int, config: NativeConfig, digits: Digits) -> B
 
 
 def make_pool(
-    seed: int, index: int, batch_size: int, encoder: Encoder, config: NativeConfig, digits: Digits
+    seed: int, index: int, batch_size: int, encoder: Encoder, config: NativeConfig, digits: Digits, first_lessons: bool
 ) -> list[Batch]:
-    """The batches of one pool in random order, each of conversations of about one length."""
+    """The batches of one pool: lessons, or in random order, each of conversations of about one length."""
     rng = random.Random(seed * 10**7 + index)
+    if first_lessons:
+        return [
+            collate(
+                [
+                    (*encoder.encode(c), c.pictures())
+                    for _ in range(batch_size * 3 // 4)
+                    for c in lessons(rng, digits, QUESTIONS_PER_LESSON)
+                ],
+                config,
+            )
+            for _ in range(BATCHES_PER_POOL)
+        ]
     conversations = [random_conversation(rng, digits) for _ in range(BATCHES_PER_POOL * batch_size)]
     rows: list[Row] = sorted(((*encoder.encode(c), c.pictures()) for c in conversations), key=lambda row: len(row[0]))
     pool = [collate(rows[i : i + batch_size], config) for i in range(0, len(rows), batch_size)]
@@ -231,31 +285,39 @@ def collate(rows: list[Row], config: NativeConfig) -> Batch:
     positions: list[int] = []
     targets: list[int] = []
     owners: list[int] = []
+    glances: list[tuple[int, int, int]] = []
     kinds: list[str] = []
-    pictures: list[Picture] = []
+    pictures: dict[int, Picture] = {}
+    shown: list[int] = []
     for row, (ids, answers, images) in enumerate(rows):
         token_ids[row, : len(ids)] = ids
-        pictures += images
+        for image in images:
+            pictures.setdefault(id(image), image)
+            shown.append(list(pictures).index(id(image)))
         for answer in answers:
             span = range(answer.start, answer.end)
             positions += [row * width + t - 1 for t in span]
             targets += [ids[t] for t in span]
             owners += [len(kinds)] * len(span)
             kinds.append(answer.kind)
+            if answer.focus is not None:
+                glances.append((row, answer.start - 1, answer.focus))
     side = config.vision_config.image_size
     cells = side // config.vision_config.cell_size
     pixels = np.zeros((len(pictures), 3, side, side), dtype=np.float32)
     labels = np.zeros((len(pictures), cells * cells, len(NUM_CLASSES)), dtype=np.int64)
-    for i, picture in enumerate(pictures):
+    for i, picture in enumerate(pictures.values()):
         pixels[i] = preprocess(picture.image, side)
         labels[i] = hints(picture, cells)
     return Batch(
         torch.from_numpy(token_ids),
         torch.from_numpy(pixels),
+        torch.tensor(shown, dtype=torch.int64),
         torch.from_numpy(labels),
         torch.tensor(positions),
         torch.tensor(targets),
         torch.tensor(owners),
+        torch.tensor(glances, dtype=torch.int64).reshape(-1, 3),
         tuple(kinds),
     )
 

@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from examples.conversations import Encoder, random_conversation
+from examples.conversations import Encoder, lessons, random_conversation, special_id
 from examples.digits_data import NUM_HELD_OUT, load_split
-from examples.questions import scene_question
-from examples.tiny_world import COLOURS, PLACES, SHAPES, bigger, draw, left_of, random_scene
+from examples.questions import PHRASINGS, scene_question
+from examples.tiny_world import PLACES, bigger, draw, random_scene
+from examples.train_tiny import train_tokenizer
 
 
 def test_a_seed_is_a_picture() -> None:
@@ -55,21 +56,46 @@ def test_answers_are_right() -> None:
             largest = max(shapes, key=lambda shape: shape.radius)
             assert answer == largest.kind
             assert all(shape is largest or bigger(largest, shape) for shape in shapes)
-        elif question.kind == "is_left":
-            a, b = sorted(shapes, key=lambda shape: text.index(shape.kind))
-            assert answer == ("yes" if left_of(a, b) else "no")
-            assert abs(a.x - b.x) > 0.15
+        elif question.kind == "shape_at":
+            (at,) = [at for at in ("left", "right", "top", "bottom") if at in text]
+            axis, sign = {"left": ("x", 1), "right": ("x", -1), "top": ("y", 1), "bottom": ("y", -1)}[at]
+            first, second = sorted(shapes, key=lambda shape: sign * float(getattr(shape, axis)))
+            assert answer == first.kind
+            assert sign * (getattr(second, axis) - getattr(first, axis)) > 0.15
         elif question.kind == "colour_of":
             (named,) = [shape for shape in shapes if shape.kind in text]
             assert answer == named.colour
-        elif question.kind == "count_shape":
-            (kind,) = [kind for kind in SHAPES if kind in text]
-            assert int(answer) == sum(shape.kind == kind for shape in shapes)
-        elif question.kind == "has_both":
-            (kind,) = [kind for kind in SHAPES if kind in text]
-            (colour,) = [colour for colour in COLOURS if colour in text]
-            assert (answer == "yes") == any((s.kind, s.colour) == (kind, colour) for s in shapes)
-    assert len(seen) >= 20
+        elif question.kind == "shape_of":
+            (named,) = [shape for shape in shapes if shape.colour in text]
+            assert answer == named.kind
+        elif question.kind == "count":
+            assert int(answer) == len(shapes)
+        elif question.kind == "describe":
+            assert {shapes[0].kind, shapes[0].colour} < set(answer.split())
+    assert seen == set(PHRASINGS) - {"digit", "follow_colour", "follow_shape"}
+
+
+def test_an_answer_is_read_where_its_shape_is() -> None:
+    """Training is told which image token to look at: the one in whose cell the shape's centre lies."""
+    tokenizer = train_tokenizer(0, num_conversations=200)
+    encoder = Encoder(tokenizer, 16)
+    digits, _ = load_split()
+    rng = random.Random(3)
+    places = 0
+    for _ in range(200):
+        for conversation in lessons(rng, digits, 3):
+            ids, (answer,) = encoder.encode(conversation)
+            (turn,) = conversation.turns
+            if turn.focus is None:
+                assert answer.focus is None
+                continue
+            places += 1
+            assert answer.focus is not None
+            image = special_id(tokenizer, "<|image|>")
+            assert ids[answer.focus] == image
+            x, y = turn.focus
+            assert answer.focus - ids.index(image) == 4 * int(4 * y) + int(4 * x)
+    assert places > 200
 
 
 def test_the_digits_are_split_once() -> None:
