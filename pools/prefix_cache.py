@@ -6,19 +6,17 @@ path the deepest node's block wins. A resume point is a position where full bloc
 token sees, and (for models that keep one) a recurrent state taken exactly there all exist.
 
 Keys are int64, one per token: the token id, or for image placeholders a negative number from content hash and offset
-(`image_keys`). Every namespace (adapter generation, cache salt) has its own root. This file evicts per pool, by
-GreedyDual (Young 1994; Cao & Irani 1997): priority = clock + recomputation saved per unit, the clock rises to what
-was evicted.
+(`image_keys`). Every namespace (adapter generation, cache salt) has its own root. Eviction is per
+pool, in the order of recomputation saved per unit of memory (`eviction.py`).
 """
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import count
 
 import numpy as np
 
+from .eviction import EvictionOrder
 from .ledger import EMPTY, Ints, InvariantViolation, UnitPool
 
 ABSENT = -1  # a window block that a node does not (any longer) remember
@@ -49,7 +47,6 @@ class Node:
     state: int | None = None
     namespace: str = ""  # roots only
     children: "dict[int, Node]" = field(default_factory=dict)
-    stamps: dict[str, int] = field(default_factory=dict)  # pool name -> the one valid heap entry
 
     @property
     def end(self) -> int:
@@ -92,16 +89,11 @@ class PrefixCache:
         self.full, self.window, self.state = full, window, state
         self.version = 0  # rises whenever a match may have changed
         self._roots: dict[str, Node] = {}
-        self._serial = count(1)
-        self._heaps: dict[str, list[tuple[float, int, Node]]] = {}
-        self._clocks: dict[str, float] = {}
-        self._compact_at: dict[str, int] = {}
+        self._orders: dict[str, EvictionOrder[Node]] = {}
         for pool, evict in ((full, self._evict_full), (window, self._evict_window), (state, self._evict_state)):
             if pool is not None:
                 pool.evict = evict
-                self._heaps[pool.name] = []
-                self._clocks[pool.name] = 0.0
-                self._compact_at[pool.name] = 1024
+                self._orders[pool.name] = EvictionOrder()
 
     # --- match ---------------------------------------------------------------------------------------------------
 
@@ -276,13 +268,13 @@ class PrefixCache:
         if node.parent is None:
             return
         if self.full is not None and not node.children:
-            self._push(self.full, node, len(node.keys) / max(1, len(node.full)))
+            self._orders[self.full.name].place(node, len(node.keys) / len(node.full))
         if self.state is not None and node.state is not None:
-            self._push(self.state, node, float(node.end - self._resumable_before(node)))
+            self._orders[self.state.name].place(node, float(node.end - self._resumable_before(node)))
         if self.window is not None:
             blocks = int(np.count_nonzero(node.window != ABSENT))
             if blocks:
-                self._push(self.window, node, (node.end - self._resumable_before(node)) / blocks)
+                self._orders[self.window.name].place(node, (node.end - self._resumable_before(node)) / blocks)
 
     def _resumable_before(self, node: Node) -> int:
         """The position to recompute from if `node`'s own resume point were lost."""
@@ -293,37 +285,6 @@ class PrefixCache:
             above = above.parent
         return 0
 
-    def _push(self, pool: UnitPool, node: Node, saved_per_unit: float) -> None:
-        stamp = next(self._serial)
-        node.stamps[pool.name] = stamp
-        heap = self._heaps[pool.name]
-        heapq.heappush(heap, (self._clocks[pool.name] + saved_per_unit, stamp, node))
-        if len(heap) > self._compact_at[pool.name]:
-            self._heaps[pool.name] = [entry for entry in heap if entry[2].stamps.get(pool.name) == entry[1]]
-            heapq.heapify(self._heaps[pool.name])
-            self._compact_at[pool.name] = 2 * len(self._heaps[pool.name]) + 1024
-
-    def _victims(self, pool: UnitPool) -> Iterator[Node]:
-        """Nodes in eviction order. Those that the caller leaves as they are keep their place."""
-        heap = self._heaps[
-            pool.name
-        ]  # a compaction meanwhile replaces the list: entries left behind were void or are pushed anew
-        kept: list[tuple[float, int, Node]] = []
-        try:
-            while heap:
-                entry = heapq.heappop(heap)
-                _, stamp, node = entry
-                if node.stamps.get(pool.name) != stamp:
-                    continue
-                kept.append(entry)
-                yield node
-        finally:
-            for entry in kept:
-                if entry[2].stamps.get(pool.name) == entry[1]:
-                    heapq.heappush(self._heaps[pool.name], entry)
-                else:
-                    self._clocks[pool.name] = max(self._clocks[pool.name], entry[0])
-
     def _evict_full(self, n: int) -> None:
         full = self.full
         assert full is not None
@@ -331,7 +292,7 @@ class PrefixCache:
         progress = True
         while full.num_free < n and progress:
             progress = False
-            for node in self._victims(full):
+            for node in self._orders[full.name].victims():
                 if node.children or full.refs[node.full].any() or full.busy[node.full].max() > full.settled_step:
                     continue
                 self._remove_leaf(node)
@@ -348,7 +309,7 @@ class PrefixCache:
         window = self.window
         assert window is not None
         self.version += 1
-        for node in self._victims(window):
+        for node in self._orders[window.name].victims():
             if window.num_free >= n:
                 return
             idle = node.window != ABSENT
@@ -356,7 +317,7 @@ class PrefixCache:
             blocks = node.window[idle]
             node.window[idle] = ABSENT
             if not np.any(node.window != ABSENT):
-                node.stamps.pop(window.name, None)
+                self._orders[window.name].forget(node)
             window.unpublish(blocks)
             self._prune(node)
 
@@ -364,7 +325,7 @@ class PrefixCache:
         state = self.state
         assert state is not None
         self.version += 1
-        for node in self._victims(state):
+        for node in self._orders[state.name].victims():
             if state.num_free >= n:
                 return
             assert node.state is not None
@@ -375,7 +336,7 @@ class PrefixCache:
     def _drop_state(self, node: Node) -> None:
         assert self.state is not None and node.state is not None
         slot, node.state = node.state, None
-        node.stamps.pop(self.state.name, None)
+        self._orders[self.state.name].forget(node)
         self.state.unpublish(np.array([slot], dtype=np.int64))
 
     def _remove_leaf(self, node: Node) -> None:
@@ -390,7 +351,8 @@ class PrefixCache:
             self.window.unpublish(node.window[node.window != ABSENT])
         if node.state is not None:
             self._drop_state(node)
-        node.stamps.clear()
+        for order in self._orders.values():
+            order.forget(node)
         if parent.parent is not None:
             self._rank(parent)
             self._prune(parent)

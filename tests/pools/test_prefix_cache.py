@@ -299,5 +299,5 @@ def test_the_eviction_queue_stays_small() -> None:
         tree.publish(np.arange(100 * serial, 100 * serial + 8))
     for _ in range(20_000):
         tree.cache.touch(tree.match(np.arange(8)))
-    assert len(tree.cache._heaps["full"]) < 3000
+    assert len(tree.cache._orders["full"]) < 3000
     tree.check()
