@@ -207,6 +207,7 @@ class Admission:
             memory.cache.touch(match)
         self._hold_adapter(request, grant.adapter, builder)
         self._want_resume_points(request, match)
+        request.resumed_at = match.length
         if request.num_cached_tokens is None:
             request.num_cached_tokens = match.length
         attach_images(memory, builder, request, chunk, grant.encoder)

@@ -38,6 +38,8 @@ def publish_progress(memory: Memory, request: Tracked, state_is_exact: bool) -> 
     table, row = memory.table, request.row
     assert row is not None
     processed, known = int(table.num_processed[row]), int(table.num_tokens[row])
+    if processed <= request.resumed_at:
+        return  # nothing of its own, and the copies it began with may never have been made
     exact = state_is_exact and processed <= known and table.last_step[row] <= memory.state.settled_step
     slot = int(table.state_slot[row]) if memory.kinds.state and exact else None
     publish_point(memory, request, min(processed, known), slot)

@@ -30,6 +30,7 @@ class Tracked:
     images: dict[int, Ints] = field(default_factory=dict)  # index of a held image -> its encoder slots
     adapter_units: Ints | None = None
     num_cached_tokens: int | None = None  # of the first admission
+    resumed_at: int = 0  # tokens that its last admission found in the cache
     lost_tokens: int = 0  # computed before the last retraction
     skips: int = 0
     failures: int = 0

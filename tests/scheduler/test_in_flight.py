@@ -178,3 +178,20 @@ def test_a_request_whose_steps_fail_too_often_ends_with_the_error(limit: int) ->
     assert harness.finished["a"].reason == "error" and harness.finished["a"].error == "the device is gone"
     harness.add("b", tokens(20), max_tokens=12)
     harness.finish_all()
+
+
+@pytest.mark.parametrize("kinds", MIXTURES.values(), ids=MIXTURES)
+def test_a_copy_that_a_failed_step_should_have_made_is_not_remembered(kinds: Kinds) -> None:
+    """The prompt is resumed inside a block, the step that copies the block fails, and the original is forgotten."""
+    harness = Harness(kinds=kinds, block_size=4, sliding_window=8 if kinds.window else 0)
+    shared = tokens(6, 1)
+    harness.add("first", shared + tokens(8, 2), max_tokens=4, resume_hints=(6,))
+    harness.finish_all()
+    harness.add("second", shared + tokens(9, 3), max_tokens=4)
+    plan = harness.plan(fails=True)
+    assert plan is not None
+    assert plan.new_rows[0].num_computed_tokens == 6
+    harness.scheduler.reset_prefix_cache()
+    harness.commit()
+    harness.finish_all()
+    assert harness.outputs["second"] == expected_output(harness.requests["second"])
