@@ -11,7 +11,7 @@ HELP = """\
 /system TEXT  start anew under this system message; without TEXT: under none
 /stats        the six pools, and what the prefix cache saved
 /help         this list
-/exit         leave; so does Ctrl-D. Ctrl-C stops an answer"""
+/exit         leave; so do Ctrl-D, and Ctrl-C with nothing typed. Ctrl-C stops an answer"""
 
 
 class Leave(Exception):

@@ -317,7 +317,7 @@ def test_a_dialogue_with_commands_and_pictures(seeing: Terminal, picture: str) -
     for command, answer in (
         ("/image /no/such.png", "'/no/such.png' does not exist"),
         (f"/image '{picture}'", "it goes with your next message"),
-        ("/help", "/exit"),
+        ("/help", "Ctrl-C with nothing typed"),
         ("/clear", "the conversation starts anew"),
         ("/system Be brief.", "new system message"),
         ("/nonsense", "there is no command '/nonsense'"),
