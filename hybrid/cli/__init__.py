@@ -1,7 +1,7 @@
 """The command line: `hybrid COMMAND`.
 
 Each command lives in a file of this folder and is added to `app`. Nothing here imports torch: a command does so when
-it runs, so that `hybrid --help` and `hybrid plan` answer at once.
+it runs, so that `hybrid --help` answers at once.
 """
 
 from typing import Annotated
