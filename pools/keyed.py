@@ -39,9 +39,13 @@ class KeyedPool(UnitPool, Generic[K]):
     def confirm(self, key: K, units: Ints) -> None:
         """Mutates: the step that filled `units` was processed. Ignored if the entry was dropped or replaced
         meanwhile."""
-        if self._units.get(key) is units and key not in self._confirmed:
+        if self.is_unconfirmed(key, units):
             self.publish(units)
             self._confirmed.add(key)
+
+    def is_unconfirmed(self, key: K, units: Ints) -> bool:
+        """Whether `units` are the entry of `key` and the step that fills them has not been processed. Pure."""
+        return self._units.get(key) is units and key not in self._confirmed
 
     def use(self, key: K) -> None:
         """Mutates: marks `key` as the most recently used."""
@@ -50,7 +54,7 @@ class KeyedPool(UnitPool, Generic[K]):
     def leave(self, key: K, units: Ints, until_step: int = 0) -> None:
         """Mutates: one user less. An unconfirmed entry without users is dropped."""
         self.release(units, until_step)
-        if self._units.get(key) is units and key not in self._confirmed and self.refs[units[0]] == 0:
+        if self.is_unconfirmed(key, units) and self.refs[units[0]] == 0:
             del self._units[key]
 
     def forget(self, key: K) -> None:

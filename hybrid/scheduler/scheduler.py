@@ -300,11 +300,11 @@ class Scheduler:
         victims = [self._running.by_row[row] for row in flight.plan.rows[owned].tolist()]
         holders = [*self._running.requests(), *self._running.draining]  # of what this step should have filled
         for image in flight.plan.encode:
-            if not memory.encoder.is_confirmed(image.mm_hash) and memory.encoder.get(image.mm_hash) is image.slots:
+            if memory.encoder.is_unconfirmed(image.mm_hash, image.slots):
                 memory.encoder.forget(image.mm_hash)
                 victims += [r for r in holders if any(u is image.slots for u in r.images.values())]
         for lora_id, units in flight.adapters:
-            if not memory.lora.is_confirmed(lora_id):
+            if memory.lora.is_unconfirmed(lora_id, units):
                 memory.lora.forget(lora_id)
                 victims += [r for r in holders if r.adapter_units is units]
         for point in flight.publish:

@@ -110,3 +110,17 @@ def test_a_reloaded_adapter_never_meets_the_old_cache() -> None:
         harness.add(name, tokens(30), max_tokens=4, adapter=adapter)
         harness.finish_all()
         assert harness.hit(name) == hit
+
+
+def test_a_failed_step_does_not_unload_what_a_later_step_loaded() -> None:
+    """Its user is gone, another loads it anew, and then the first step turns out to have failed."""
+    harness = Harness(config=SchedulerConfig(max_plans_in_flight=2))
+    adapter = Adapter("x", 1, 8)
+    harness.add("first", [1, 2, 3], adapter=adapter)
+    assert harness.plan(fails=True) is not None
+    harness.abort("first")
+    harness.add("second", [4, 5, 6], adapter=adapter)
+    assert harness.plan() is not None
+    harness.commit()
+    assert harness.memory.lora.get(adapter.lora_id) is not None
+    harness.finish_all()
