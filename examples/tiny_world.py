@@ -68,7 +68,7 @@ class Scene:
 
 def random_scene(rng: random.Random, kind: SceneKind | None = None) -> Scene:
     """A scene drawn from the world's distribution; the same state of `rng` gives the same scene."""
-    kind = kind or rng.choices(("single", "pair", "several"), (20, 55, 25))[0]
+    kind = kind or rng.choices(("single", "pair", "several"), (30, 35, 35))[0]
     background = (255, 255, 255)
     if rng.random() < 0.5:
         background = (rng.randint(226, 255), rng.randint(226, 255), rng.randint(226, 255))
