@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from hybrid.encoders.preprocess import preprocess
 from hybrid.models.native_config import NativeConfig, NativeLayer, NativeVisionConfig
-from hybrid.models.reference import Attention, DecoderLayer, Mamba2, NativeReference, rotary_tables, rotate
+from hybrid.models.reference import Mamba2, NativeReference
 
 from .conversations import (
     CHAT_TEMPLATE,
@@ -45,6 +45,7 @@ from .conversations import (
     special_id,
 )
 from .digits_data import Digits, load_split
+from .glances import decode_with_glances
 from .hints import NUM_CLASSES, HintHead, hints
 
 VOCAB_SIZE = 1024
@@ -209,41 +210,6 @@ def train_step(
     optimizer.step()
     wrong = torch.zeros(len(batch.kinds)).index_add_(0, batch.owners, (logits.argmax(-1) != batch.targets).float())
     return float(loss.detach()), (wrong == 0).tolist()
-
-
-def decode_with_glances(model: NativeReference, x: Tensor, glances: Tensor) -> tuple[Tensor, Tensor]:
-    """`model.decode(x)`, and how far the first full-attention layer is from looking where the answer is.
-
-    glances [G, 3]: row, position before the answer, position of the image token to look at. The loss is the mean
-    negative log attention of the query heads of the first key-value head. It teaches where to look long before
-    answers alone would.
-    """
-    loss = x.new_zeros(())
-    pending = True
-    for layer in model.layers:
-        assert isinstance(layer, DecoderLayer)
-        if pending and isinstance(layer.mixer, Attention) and layer.mixer.window is None and len(glances):
-            loss, pending = glance_loss(layer.mixer, layer.input_norm(x), glances), False
-        x = layer(x)
-    hidden: Tensor = model.norm(x)
-    return hidden, loss
-
-
-def glance_loss(attention: Attention, x: Tensor, glances: Tensor) -> Tensor:
-    """See decode_with_glances; x [B, T, D] is what the layer reads."""
-    row, asking, target = glances.unbind(dim=1)
-    tokens, group = x.shape[1], attention.num_heads // attention.num_kv_heads
-    cos, sin = rotary_tables(tokens, attention.head_dim, attention.theta)
-    query = attention.q_proj(x[row, asking]).view(len(row), -1, attention.head_dim)[:, :group]  # [G, group, head]
-    query = rotate(query, cos[asking, None], sin[asking, None])
-    key = attention.k_proj(x).view(x.shape[0], tokens, -1, attention.head_dim)[:, :, 0]  # [B, T, head]
-    key = rotate(key, cos, sin)[row]
-    scores = torch.einsum("ghd,gtd->ght", query, key) * attention.head_dim**-0.5
-    later = torch.arange(tokens) > asking[:, None]
-    attended = scores.masked_fill(later[:, None], float("-inf")).log_softmax(dim=-1)
-    at_target = attended.gather(2, target[:, None, None].expand(-1, group, 1))
-    loss: Tensor = -at_target.mean()
-    return loss
 
 
 def look_batch(seed: int, index: int, config: NativeConfig, digits: Digits) -> Batch:
