@@ -11,8 +11,8 @@ import torch
 
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer, read_json
+from hybrid.models.blueprint.model import Model
 from hybrid.models.loading import read_config
-from hybrid.models.native_config import NativeConfig
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, pool_bytes, size_pools
 from hybrid.pools.specs import ModelSpec
 from hybrid.runner.loading import load
@@ -48,15 +48,15 @@ def set_up(args: EngineArgs) -> Setup:
     tokenizer = None if args.skip_tokenizer_init else Tokenizer(args.tokenizer or folder)
     generation_defaults = read_json(folder / "generation_config.json")
     loaded = load(folder, None if args.dtype == "auto" else getattr(torch, args.dtype), device)
-    config, spec = loaded.config, loaded.model.spec
+    model, spec = loaded.model, loaded.decoder.spec
     scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
-    sizes = pool_sizes(args, scheduler_config, spec, loaded.model.max_positions, _memory(args, device))
+    sizes = pool_sizes(args, scheduler_config, spec, loaded.decoder.max_positions, _memory(args, device))
     _check_room(sizes, spec, device)
     scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
-    eos_token_ids = _eos_token_ids(config, generation_defaults)
+    eos_token_ids = _eos_token_ids(model, generation_defaults)
     engine = Engine(
         scheduler,
-        ModelRunner(loaded.model, sizes, device, loaded.encoder),
+        ModelRunner(loaded.decoder, sizes, device, loaded.encoder),
         tokenizer,
         eos_token_ids,
         scheduler_config.max_plans_in_flight,
@@ -64,13 +64,13 @@ def set_up(args: EngineArgs) -> Setup:
     )
     if args.num_threads is not None:
         torch.set_num_threads(args.num_threads)
-    vision = config.vision_config
+    vision = model.vision
     processor = Processor(
         tokenizer,
-        vocab_size=loaded.model.vocab_size,
+        vocab_size=loaded.decoder.vocab_size,
         max_model_len=sizes.max_model_len,
         eos_token_ids=eos_token_ids,
-        image_token_id=config.image_token_id if vision is not None else None,
+        image_token_id=model.image_token_id,
         image_size=vision.image_size if vision is not None else None,
         num_image_tokens=vision.num_image_tokens if vision is not None else None,
     )
@@ -189,11 +189,11 @@ def _device(name: str | torch.device | None) -> torch.device:
     return device
 
 
-def _eos_token_ids(config: NativeConfig, generation_defaults: Mapping[str, Any]) -> tuple[int, ...]:
+def _eos_token_ids(model: Model, generation_defaults: Mapping[str, Any]) -> tuple[int, ...]:
     """Every token that ends a text: the configuration's, and what `generation_config.json` adds. Raises ValueError."""
     more = generation_defaults.get("eos_token_id")
-    ids = [config.eos_token_id, *(more if isinstance(more, list) else [] if more is None else [more])]
+    ids = [*model.eos_token_ids, *(more if isinstance(more, list) else [] if more is None else [more])]
     for token_id in ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < config.vocab_size:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < model.decoder.vocab_size:
             raise ValueError(f"eos_token_id {token_id!r} of generation_config.json is no token of the model")
     return tuple(dict.fromkeys(ids))

@@ -37,7 +37,7 @@ class StateCache:
     state. Channels lie innermost, so that a step of the convolution is a few products of whole rows."""
 
     conv: torch.Tensor  # [num_slots, kernel - 1, channels]
-    ssm: torch.Tensor  # [num_slots, num_heads, head_dim, state_size], float32
+    ssm: torch.Tensor  # [num_slots, *ssm_shape of the layer's spec], float32; no elements where it keeps none
 
 
 LayerCache = AttentionCache | StateCache
@@ -96,7 +96,8 @@ class ForwardContext:
     """One mixed batch. Row i owns flat tokens query_start_loc[i] .. query_start_loc[i + 1] - 1.
 
     Its first token stands at position num_computed_tokens[i]; 0 there means: start from nothing, whatever the row's
-    state slot holds. `full` and `window` are None where the model has no such layer. caches[i] belongs to layer i.
+    state slot holds. `full` and `window` are None where the model has no such layer. caches[i] belongs to the i-th spec
+    of all layers.
     """
 
     token_ids: torch.Tensor  # [num_tokens] int64

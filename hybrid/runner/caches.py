@@ -12,14 +12,13 @@ from hybrid.scheduler.plan import Ints
 
 
 class Caches:
-    """layers[i] belongs to decoder layer i; `encoder` [encoder_tokens, hidden_size] where the model sees images."""
+    """layers[i] belongs to the i-th kind of memory, in the order of `spec.layers`, of which a layer may have several.
+
+    `encoder` [encoder_tokens, hidden_size] where the model sees images.
+    """
 
     def __init__(self, spec: ModelSpec, sizes: PoolSizes, device: torch.device) -> None:
-        kinds: list[LayerSpec] = []
-        for index, specs in enumerate(spec.layers):
-            if len(specs) != 1:
-                raise ValueError(f"layer {index} keeps {len(specs)} kinds of memory; the runner serves exactly one")
-            kinds.append(specs[0])
+        kinds = [kind for layer in spec.layers for kind in layer]
         self.layers: tuple[LayerCache, ...] = tuple(_allocate(kind, sizes, device) for kind in kinds)
         self._full: list[torch.Tensor] = []
         self._window: list[torch.Tensor] = []
@@ -80,7 +79,7 @@ def _allocate(spec: LayerSpec, sizes: PoolSizes, device: torch.device) -> LayerC
     channels, tail = spec.conv_shape
     return StateCache(
         conv=torch.zeros(sizes.num_state_slots, tail, channels, dtype=_dtype(spec.conv_dtype), device=device),
-        ssm=torch.zeros(sizes.num_state_slots, *spec.ssm_shape, dtype=_dtype(spec.ssm_dtype), device=device),
+        ssm=torch.zeros(sizes.num_state_slots, *(spec.ssm_shape or (0,)), dtype=_dtype(spec.ssm_dtype), device=device),
     )
 
 

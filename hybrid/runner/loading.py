@@ -7,33 +7,43 @@ from pathlib import Path
 import torch
 
 from hybrid.encoders.vit import VisionTower
-from hybrid.models.loading import read_checkpoint
-from hybrid.models.native import NativeModel
-from hybrid.models.native_config import NativeConfig
+from hybrid.models.blueprint.model import Model
+from hybrid.models.decoder import Decoder
+from hybrid.models.loading import open_checkpoint
 from hybrid.models.native_tensors import VISION_PREFIX
+from hybrid.models.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A checkpoint ready to serve: pass `model` and `encoder` to ModelRunner."""
+    """A checkpoint ready to serve: pass `decoder` and `encoder` to ModelRunner."""
 
-    config: NativeConfig
-    model: NativeModel
+    model: Model
+    decoder: Decoder
     encoder: VisionTower | None
 
 
 def load(directory: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> LoadedModel:
-    """Read the folder; dtype None: the checkpoint's own. Raises ValueError as `models.loading.read_checkpoint` does."""
-    checkpoint = read_checkpoint(directory)
-    chosen = checkpoint.dtype if dtype is None else dtype
+    """Read the folder. Raises ValueError as `models.loading.open_checkpoint` does.
+
+    dtype None: the checkpoint's own, but float32 on a CPU that is slow in anything shorter.
+    """
+    checkpoint = open_checkpoint(directory)
     target = torch.device(device)
-    model = NativeModel(checkpoint.config, checkpoint.tensors, chosen, target)
+    if dtype is None:
+        dtype = checkpoint.dtype if target.type != "cpu" or _fast_bfloat16() else torch.float32
+    weights = Weights(checkpoint.tensors, dtype, target)
+    decoder = Decoder(checkpoint.model, weights)
     encoder = None
-    if checkpoint.config.vision_config is not None:
+    if checkpoint.model.vision is not None:
         vision = {
-            name.removeprefix(VISION_PREFIX): tensor
-            for name, tensor in checkpoint.tensors.items()
-            if name.startswith(VISION_PREFIX)
+            name.removeprefix(VISION_PREFIX): checkpoint.tensors[name] for name in checkpoint.model.vision_tensors or {}
         }
-        encoder = VisionTower(checkpoint.config.vision_config, vision, chosen, target)
-    return LoadedModel(checkpoint.config, model, encoder)
+        encoder = VisionTower(checkpoint.model.vision, vision, dtype, target)
+    checkpoint.tensors.close()
+    return LoadedModel(checkpoint.model, decoder, encoder)
+
+
+def _fast_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices in hardware tiles (AMX); AVX-512 alone is slower than float32."""
+    return bool(torch.cpu._is_amx_tile_supported())

@@ -1,33 +1,51 @@
-"""Attention: the projections around an attention operation. Full or sliding is the operation's plan, not known here."""
+"""Attention: the projections, norms and rotation around an attention operation."""
 
 import torch
 
-from ..context import AttentionCache
-from ..ops.dispatch import AttentionRun
+from ..blueprint import parts
+from ..weights import Weights
 from .linear import Linear
-from .rotary import rotate
+from .norm import Norm
+from .step import Step
 
 
 class Attention:
-    """Grouped-query attention with rotary: [T, hidden_size] -> [T, hidden_size]. Weights as in the checkpoint."""
+    """See `blueprint.parts.Attention`. Full or sliding is the operation's plan, not known here."""
 
-    def __init__(
-        self,
-        q: torch.Tensor,  # [num_heads * head_size, hidden_size]
-        k: torch.Tensor,  # [num_kv_heads * head_size, hidden_size]
-        v: torch.Tensor,
-        o: torch.Tensor,  # [hidden_size, num_heads * head_size]
-        head_size: int,
-    ) -> None:
-        self.num_heads = q.shape[0] // head_size
-        self.num_kv_heads = k.shape[0] // head_size
-        self.head_size = head_size
-        self.qkv = Linear((q, k, v))
-        self.out = Linear((o,))
+    def __init__(self, part: parts.Attention, weights: Weights, cache_index: int) -> None:
+        self._part = part
+        self._cache_index = cache_index
+        self._scale = part.head_dim**-0.5 if part.scale is None else part.scale
+        q, k, v, o = (f"{part.name}.{projection}" for projection in part.projections)
+        outer = part.in_multiplier
+        self._qkv = Linear.load(weights, (q, k, v), part.qkv_bias, (outer, outer * part.key_multiplier, outer))
+        self._out = Linear.load(weights, (o,), part.out_bias, (part.out_multiplier,))
+        self._q_norm = None if part.q_norm is None else Norm(part.q_norm, weights)
+        self._k_norm = None if part.k_norm is None else Norm(part.k_norm, weights)
+        self._sinks = weights.float(f"{part.name}.sinks") if part.sinks else None
 
-    def __call__(self, x: torch.Tensor, rotary: torch.Tensor, run: AttentionRun, cache: AttentionCache) -> torch.Tensor:
-        heads = self.qkv(x).view(x.shape[0], -1, self.head_size)  # queries, keys, values
-        rotate(heads[:, : self.num_heads + self.num_kv_heads], rotary)
-        key_value = heads[:, self.num_heads :].view(x.shape[0], 2, self.num_kv_heads, self.head_size)
-        attended = run(heads[:, : self.num_heads], key_value, cache)
-        return self.out(attended.reshape(x.shape[0], -1))
+    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        part, tokens = self._part, x.shape[0]
+        # 1. queries (with their gates), keys, values
+        projected = self._qkv(x)
+        gate = None
+        if part.output_gate:
+            width = 2 * part.num_heads * part.head_dim
+            query, gate = projected[:, :width].view(tokens, part.num_heads, -1).chunk(2, dim=-1)
+            projected = torch.cat((query.flatten(1), projected[:, width:]), dim=1)
+        heads = projected.view(tokens, -1, part.head_dim)
+        query, key = heads[:, : part.num_heads], heads[:, part.num_heads : part.num_heads + part.num_kv_heads]
+        # 2. norms and rotation, in place
+        for norm, which in ((self._q_norm, query), (self._k_norm, key)):
+            if norm is not None:
+                over_head = norm.shape[0] == part.head_dim
+                which.copy_(norm(which if over_head else which.flatten(1)).view(which.shape))
+        if part.rope is not None:
+            step.rotary(part.rope).rotate(heads[:, : part.num_heads + part.num_kv_heads])
+        # 3. attend
+        run, cache = step.attention(self._cache_index, part.sliding_window)
+        key_value = heads[:, part.num_heads :].view(tokens, 2, part.num_kv_heads, part.head_dim)
+        attended = run(query, key_value, cache, self._scale, part.softcap, self._sinks)
+        if gate is not None:
+            attended = attended * torch.sigmoid(gate)
+        return self._out(attended.reshape(tokens, -1))

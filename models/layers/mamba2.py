@@ -4,73 +4,59 @@ Glossary: T tokens, H heads, P channels per head, N state size, G groups, d_inne
 the convolution; z gate, x input, b and c input and output maps, dt step size, a = -exp(A_log), D skip.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 
-from ..context import StateCache
-from ..ops.dispatch import MambaRun
+from ..blueprint import recurrent
+from ..weights import Weights
 from .linear import Linear
-from .norm import RMSNorm
-
-
-@dataclass(frozen=True, slots=True)
-class Mamba2Sizes:
-    """H, P, N and G of the glossary."""
-
-    num_heads: int
-    head_dim: int
-    state_size: int
-    num_groups: int
-
-    @property
-    def inner_size(self) -> int:
-        return self.num_heads * self.head_dim
-
-    @property
-    def group_size(self) -> int:
-        return self.num_groups * self.state_size
+from .norm import Norm
+from .step import Step
 
 
 class Mamba2:
-    """[T, hidden_size] -> [T, hidden_size]."""
+    """See `blueprint.recurrent.Mamba2`."""
 
-    def __init__(
-        self,
-        sizes: Mamba2Sizes,
-        in_proj: torch.Tensor,  # [d_inner + C + H, hidden_size]: z, xbc, dt
-        conv_weight: torch.Tensor,  # [C, 1, K]
-        conv_bias: torch.Tensor,  # [C]
-        dt_bias: torch.Tensor,  # [H]
-        a_log: torch.Tensor,  # [H]
-        skip: torch.Tensor,  # [H]
-        norm: RMSNorm,  # over d_inner
-        out_proj: torch.Tensor,  # [hidden_size, d_inner]
-    ) -> None:
-        self.sizes = sizes
-        self.in_proj = Linear((in_proj,))
-        self.conv_weight = conv_weight[:, 0].t().contiguous()  # [K, C]
-        self.conv_bias = conv_bias
-        self.dt_bias = dt_bias.float()
-        self.a = -torch.exp(a_log.float())
-        self.skip = skip.float()[:, None]
-        self.norm = norm
-        self.out_proj = Linear((out_proj,))
+    def __init__(self, part: recurrent.Mamba2, weights: Weights, cache_index: int) -> None:
+        at = part.name
+        self._part = part
+        self._cache_index = cache_index
+        self._in = Linear.load(weights, (f"{at}.in_proj",), part.proj_bias, (part.in_multiplier,))
+        if any(factor != 1 for factor in part.multipliers):
+            group = part.n_groups * part.state_size
+            sizes = (part.inner_size, part.inner_size, group, group, part.num_heads)
+            scale = torch.cat([torch.full((size,), factor) for size, factor in zip(sizes, part.multipliers)])
+            self._in.weight.mul_(scale.to(self._in.weight))
+        self._conv_weight = weights(f"{at}.conv1d.weight")[:, 0].t().contiguous()  # [K, C]
+        self._conv_bias = weights(f"{at}.conv1d.bias") if part.conv_bias else None  # [C]
+        self._dt_bias = weights.float(f"{at}.dt_bias")  # [H]
+        self._a = -torch.exp(weights.float(f"{at}.A_log"))  # [H]
+        self._skip = weights.float(f"{at}.D")[:, None]
+        self._norm = None if part.norm is None else Norm(part.norm, weights)
+        self._out = Linear.load(weights, (f"{at}.out_proj",), part.proj_bias, (part.out_multiplier,))
 
-    def __call__(self, u: torch.Tensor, run: MambaRun, cache: StateCache) -> torch.Tensor:
-        sizes, tokens = self.sizes, u.shape[0]
+    def __call__(self, u: torch.Tensor, step: Step) -> torch.Tensor:
+        part, tokens = self._part, u.shape[0]
+        run, cache = step.recurrent(self._cache_index)
         # 1. project; convolve x, b and c over time
-        channels = sizes.inner_size + 2 * sizes.group_size
-        z, xbc, dt = self.in_proj(u).split([sizes.inner_size, channels, sizes.num_heads], dim=-1)
-        convolved = run.conv(xbc, self.conv_weight, self.conv_bias, cache)
-        x, b, c = convolved.split([sizes.inner_size, sizes.group_size, sizes.group_size], dim=-1)
+        group = part.n_groups * part.state_size
+        z, xbc, dt = self._in(u).split([part.inner_size, part.conv_channels, part.num_heads], dim=-1)
+        convolved = F.silu(run.conv(xbc, self._conv_weight, self._conv_bias, cache))
+        x, b, c = convolved.split([part.inner_size, group, group], dim=-1)
         # 2. scan in float32
-        x = x.float().view(tokens, sizes.num_heads, sizes.head_dim)
-        b = b.view(tokens, sizes.num_groups, sizes.state_size)
-        c = c.view(tokens, sizes.num_groups, sizes.state_size)
-        step = F.softplus(dt.float() + self.dt_bias)
-        y = run.scan(x, step, self.a, b, c, cache).addcmul(x, self.skip)
+        x = x.float().view(tokens, part.num_heads, part.head_dim)
+        b = b.view(tokens, part.n_groups, part.state_size)
+        c = c.view(tokens, part.n_groups, part.state_size)
+        delta = F.softplus(dt.float() + self._dt_bias)
+        if part.dt_limit != (0.0, float("inf")):
+            delta = delta.clamp(*part.dt_limit)
+        y = run.scan(x, delta, self._a, b, c, cache).addcmul(x, self._skip).view(tokens, -1)
         # 3. gate, normalise, project back
-        gated = y.view(tokens, -1).mul_(F.silu(z.float()))
-        return self.out_proj(self.norm(gated).to(u.dtype))
+        gate = F.silu(z.float())
+        if self._norm is None:
+            y = y * gate
+        elif part.norm_before_gate:
+            y = self._norm(y) * gate
+        else:
+            y = self._norm(y * gate)
+        return self._out(y.to(u.dtype))

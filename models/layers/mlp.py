@@ -1,18 +1,41 @@
-"""SwiGLU (Shazeer 2020): down(silu(gate(x)) * up(x)), gate and up in one product."""
+"""MLP: down(act(gate(x)) * up(x)) with gate and up in one product (Shazeer 2020), or down(act(up(x)))."""
 
 import torch
 import torch.nn.functional as F
 
+from ..blueprint import parts
+from ..weights import Weights
 from .linear import Linear
+from .step import Step
 
 
-class SwiGLU:
-    """[T, hidden_size] -> [T, hidden_size]; weights [intermediate, hidden], [intermediate, hidden], [hidden, inter]."""
+def activate(kind: parts.Activation, x: torch.Tensor) -> torch.Tensor:
+    """The activation of a blueprint, elementwise."""
+    if kind == "silu":
+        return F.silu(x)
+    if kind == "relu2":
+        return F.relu(x).square_()
+    return F.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
 
-    def __init__(self, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> None:
-        self.gate_up = Linear((gate, up))
-        self.down = Linear((down,))
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate).mul_(up))
+class MLP:
+    """See `blueprint.parts.MLP`."""
+
+    def __init__(self, part: parts.MLP, weights: Weights) -> None:
+        self._part = part
+        gate, up, down = (f"{part.name}.{projection}" for projection in part.projections)
+        if part.fused is not None:
+            self._in = Linear.load(weights, (f"{part.name}.{part.fused}",), part.bias)
+        elif part.gated:
+            self._in = Linear.load(weights, (gate, up), part.bias, (part.gate_multiplier, 1.0))
+        else:
+            self._in = Linear.load(weights, (up,), part.bias)
+        self._down = Linear.load(weights, (down,), part.bias, (part.down_multiplier,))
+
+    def __call__(self, x: torch.Tensor, step: Step | None = None) -> torch.Tensor:
+        del step
+        inner = self._in(x)
+        if not self._part.gated:
+            return self._down(activate(self._part.activation, inner))
+        gate, up = inner.chunk(2, dim=-1)
+        return self._down(activate(self._part.activation, gate).mul_(up))

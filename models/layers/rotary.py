@@ -1,28 +1,36 @@
-"""Rotary position embedding (Su et al. 2021) in the rotate-half convention of Llama, over the whole head."""
+"""Rotary position embedding: cosines and sines of a step's positions, and the rotation of heads by them.
+
+Source of the conventions: Su et al. 2021; rotate-half as in Llama, neighbouring pairs as in GPT-J and Cohere.
+"""
+
+from dataclasses import dataclass
 
 import torch
 
+from ..blueprint.rope import Rope
 
+
+@dataclass(frozen=True, slots=True)
 class Rotary:
-    """Cosines and sines of every position, once; one gather per step serves all layers."""
+    """Cosines and sines [T, 1, rotary_dim / 2] of the step's positions; broadcast over heads."""
 
-    def __init__(self, head_size: int, max_positions: int, theta: float, device: torch.device) -> None:
-        frequencies = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
-        angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
-        self._table = torch.stack((angles.cos(), angles.sin()), dim=1).to(device)  # [positions, 2, head_size / 2]
+    cos: torch.Tensor
+    sin: torch.Tensor
+    interleaved: bool
 
-    def at(self, positions: torch.Tensor) -> torch.Tensor:
-        """[T] int64 -> [T, 2, 1, head_size / 2]: cosines, sines; broadcast over heads.
+    @classmethod
+    def at(cls, rope: Rope, positions: torch.Tensor, dtype: torch.dtype) -> "Rotary":
+        """positions [T] int64. Angles are computed in float32."""
+        frequencies = torch.tensor(rope.inverse_frequencies, dtype=torch.float32, device=positions.device)
+        angles = (positions[:, None].float() * frequencies)[:, None]
+        factor = rope.attention_factor
+        return cls((angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype), rope.interleaved)
 
-        Positions past the end take the last one: tokens in flight beyond a request's end, whose result is dropped.
-        """
-        return self._table.index_select(0, positions.clamp(max=len(self._table) - 1))[:, :, None]
-
-
-def rotate(heads: torch.Tensor, rotary: torch.Tensor) -> None:
-    """Rotates heads [T, num_heads, head_size] in place by `rotary` as `Rotary.at` gives it."""
-    cos, sin = rotary[:, 0].to(heads.dtype), rotary[:, 1].to(heads.dtype)
-    first, second = heads.chunk(2, dim=-1)
-    turned = torch.addcmul(second * cos, first, sin)
-    first.mul_(cos).addcmul_(second, sin, value=-1)
-    second.copy_(turned)
+    def rotate(self, heads: torch.Tensor) -> None:
+        """Mutates heads [T, num_heads, head_dim]: the first rotary_dim elements of each are rotated."""
+        size = self.cos.shape[-1]
+        turned = heads[..., : 2 * size]
+        first, second = (turned[..., ::2], turned[..., 1::2]) if self.interleaved else turned.split(size, dim=-1)
+        rotated = torch.addcmul(second * self.cos, first, self.sin)
+        first.mul_(self.cos).addcmul_(second, self.sin, value=-1)
+        second.copy_(rotated)

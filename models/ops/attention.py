@@ -94,18 +94,28 @@ class TorchAttention:
         writes = (block[:, None] * len(heads) + heads) * block_size + offset[:, None]  # [T, 2 * num_kv_heads]
         return cls(torch.from_numpy(writes.reshape(-1)).to(cache.kv.device), tuple(groups), tuple(chunks), workspace)
 
-    def __call__(self, query: torch.Tensor, key_value: torch.Tensor, cache: AttentionCache) -> torch.Tensor:
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key_value: torch.Tensor | None,
+        cache: AttentionCache,
+        scale: float,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """query [T, num_heads, head_size], key_value [T, 2, num_kv_heads, head_size] -> [T, num_heads, head_size]."""
         kv = cache.kv
         num_kv_heads, head_size = kv.shape[2], kv.shape[4]
         num_tokens, num_heads, _ = query.shape
-        kv.view(-1, head_size).index_copy_(0, self.writes, key_value.reshape(-1, head_size))
+        if key_value is not None:
+            kv.view(-1, head_size).index_copy_(0, self.writes, key_value.reshape(-1, head_size))
+        scores = _Scores(scale, softcap, None if sinks is None else sinks.view(num_kv_heads, -1, 1))
         grouped = query.view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_size)
         out = torch.empty_like(grouped, memory_format=torch.contiguous_format)
         for group in self.groups:
-            self._decode(group, grouped, kv, out)
+            self._decode(group, grouped, kv, scores, out)
         for chunk in self.chunks:
-            self._chunk(chunk, grouped, kv, out)
+            self._chunk(chunk, grouped, kv, scores, out)
         return out.view(num_tokens, num_heads, head_size)
 
     def _gather(self, parts: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
@@ -114,32 +124,81 @@ class TorchAttention:
         torch.index_select(kv.view(-1, *kv.shape[3:]), 0, parts, out=scratch)
         return scratch
 
-    def _decode(self, group: _DecodeGroup, query: torch.Tensor, kv: torch.Tensor, out: torch.Tensor) -> None:
+    def _decode(
+        self, group: _DecodeGroup, query: torch.Tensor, kv: torch.Tensor, scores: "_Scores", out: torch.Tensor
+    ) -> None:
         gathered = self._gather(group.parts, kv)
         if group.absent is not None:
             gathered.view(-1, kv.shape[4]).index_fill_(0, group.absent, 0)
         key_value = gathered.view(2, group.num_rows, kv.shape[2], -1, kv.shape[4])  # [2, D, num_kv_heads, L, head_size]
         rows = slice(group.num_rows) if group.tokens is None else group.tokens
-        out[rows] = F.scaled_dot_product_attention(
-            query[rows],  # [D, num_kv_heads, heads per kv head, head_size]
-            key_value[0],
-            key_value[1],
-            attn_mask=group.bias,
-        )
+        queries = query[rows]  # [D, num_kv_heads, heads per kv head, head_size]
+        if scores.plain:
+            out[rows] = F.scaled_dot_product_attention(
+                queries, key_value[0], key_value[1], attn_mask=group.bias, scale=scores.scale
+            )
+        else:
+            out[rows] = scores.attend(queries, key_value[0], key_value[1], group.bias, scores.sinks)
 
-    def _chunk(self, chunk: _Chunk, query: torch.Tensor, kv: torch.Tensor, out: torch.Tensor) -> None:
+    def _chunk(
+        self, chunk: _Chunk, query: torch.Tensor, kv: torch.Tensor, scores: "_Scores", out: torch.Tensor
+    ) -> None:
         gathered = self._gather(chunk.parts, kv).view(2, kv.shape[2], -1, kv.shape[4])[:, :, chunk.skip :]
         heads = query.shape[2]
         for piece in chunk.pieces:
             part = gathered[:, :, None, piece.first_key : piece.end_key].expand(-1, -1, heads, -1, -1)
-            attended = F.scaled_dot_product_attention(
-                query[piece.begin : piece.end].permute(1, 2, 0, 3),  # [num_kv_heads, heads per kv head, queries, head]
-                part[0],
-                part[1],
-                attn_mask=piece.bias,
-                is_causal=piece.bias is None,
-            )
+            queries = query[piece.begin : piece.end].permute(
+                1, 2, 0, 3
+            )  # [num_kv_heads, heads per kv head, queries, head]
+            if scores.plain:
+                causal = piece.bias is None
+                attended = F.scaled_dot_product_attention(
+                    queries, part[0], part[1], attn_mask=piece.bias, is_causal=causal, scale=scores.scale
+                )
+            else:
+                sinks = None if scores.sinks is None else scores.sinks[..., None]
+                attended = scores.attend(queries, part[0], part[1], piece.bias, sinks)
             out[piece.begin : piece.end] = attended.permute(2, 0, 1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """How scores come about, beside the product of query and key."""
+
+    scale: float
+    softcap: float | None
+    sinks: torch.Tensor | None  # [num_kv_heads, heads per kv head, 1]
+
+    @property
+    def plain(self) -> bool:
+        """Whether scaled_dot_product_attention computes them."""
+        return self.softcap is None and self.sinks is None
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bias: torch.Tensor | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """query [..., queries, head], key and value [..., keys, head], sinks [..., queries or 1, 1] -> like query.
+
+        bias None: causal, as many keys as queries.
+        """
+        scores = torch.matmul(query, key.transpose(-1, -2)).float() * self.scale
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        if bias is None:
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu_(1)
+            scores = scores.masked_fill(future, float("-inf"))
+        else:
+            scores = scores + bias
+        if sinks is None:
+            weights = scores.softmax(dim=-1)
+        else:
+            weights = torch.cat((scores, sinks.expand(*scores.shape[:-1], 1)), dim=-1).softmax(dim=-1)[..., :-1]
+        return torch.matmul(weights.to(value.dtype), value)
 
 
 def _parts(blocks: Ints, num_kv_heads: int) -> Ints:

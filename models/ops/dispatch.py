@@ -12,26 +12,38 @@ import torch
 
 from ..context import AttentionCache, BlockTables, ForwardContext, StateCache
 from .attention import TorchAttention
-from .mamba import TorchMamba
+from .recurrent import TorchRecurrent
 from .workspace import Workspace
 
 
 class AttentionRun(Protocol):
     """One attention layer over the batch of the plan."""
 
-    def __call__(self, query: torch.Tensor, key_value: torch.Tensor, cache: AttentionCache) -> torch.Tensor:
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key_value: torch.Tensor | None,
+        cache: AttentionCache,
+        scale: float,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """query [T, num_heads, head_size], key_value [T, 2, num_kv_heads, head_size] -> [T, num_heads, head_size].
 
-        Rotary is already applied. Writes key_value into the cache first, then attends. Scale is head_size ** -0.5.
+        Rotary is already applied. Writes key_value into the cache first (None: another layer wrote it), then attends.
+        Scores are query . key * scale, then softcap * tanh(scores / softcap) where there is one; sinks [num_heads]
+        take part in the softmax as one more score each, without a value.
         """
         ...
 
 
-class MambaRun(Protocol):
-    """One Mamba-2 layer's convolution and scan over the batch of the plan; call `conv`, then `scan`."""
+class RecurrentRun(Protocol):
+    """One recurrent layer's operations over the batch of the plan; call `conv`, then at most one other."""
 
-    def conv(self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, cache: StateCache) -> torch.Tensor:
-        """Causal depthwise convolution and silu: [T, channels] -> [T, channels]; advances cache.conv.
+    def conv(
+        self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cache: StateCache
+    ) -> torch.Tensor:
+        """Causal depthwise convolution: [T, channels] -> [T, channels]; advances cache.conv.
 
         weight [kernel, channels], bias [channels].
         """
@@ -63,7 +75,7 @@ class Ops(Protocol):
         self, context: ForwardContext, tables: BlockTables, sliding_window: int | None, cache: AttentionCache
     ) -> AttentionRun: ...
 
-    def plan_mamba(self, context: ForwardContext, cache: StateCache) -> MambaRun: ...
+    def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> RecurrentRun: ...
 
 
 class TorchOps:
@@ -79,8 +91,8 @@ class TorchOps:
     ) -> AttentionRun:
         return TorchAttention.plan(context, tables, sliding_window, cache, self._workspace)
 
-    def plan_mamba(self, context: ForwardContext, cache: StateCache) -> MambaRun:
-        return TorchMamba.plan(context, cache)
+    def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> RecurrentRun:
+        return TorchRecurrent.plan(context, cache)
 
 
 def select_ops(device: torch.device) -> Ops:

@@ -4,74 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from hybrid.models.context import AttentionCache, BlockTables, ForwardContext, LayerCache, Snapshots, StateCache
-from hybrid.models.native import NativeModel
+from hybrid.models.families import layer_specs, read_model
 from hybrid.models.native_config import NativeConfig
-from hybrid.models.native_specs import layer_specs
-from hybrid.models.native_tensors import tensor_shapes
 from hybrid.models.ops import attention
 from hybrid.pools.specs import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+from tests.models.forward import chunked_logits
 from tests.runner.plans import native_model, random_reference, reference_logits, small_config
-
-BLOCK = 4
-MAX_BLOCKS = 50
-
-
-def caches_for(model: NativeModel, num_rows: int) -> tuple[LayerCache, ...]:
-    """Caches full of NaN, with a zero null block; block i of row r is r * MAX_BLOCKS + i."""
-    caches: list[LayerCache] = []
-    for (spec,) in model.spec.layers:
-        if isinstance(spec, MambaSpec):
-            channels, tail = spec.conv_shape
-            conv = torch.full((num_rows, tail, channels), float("nan"), dtype=model.dtype)
-            caches.append(StateCache(conv, torch.full((num_rows, *spec.ssm_shape), float("nan"))))
-        else:
-            shape = (num_rows * MAX_BLOCKS + 1, 2, spec.num_kv_heads, BLOCK, spec.head_size)
-            kv = torch.full(shape, float("nan"), dtype=model.dtype)
-            kv[-1] = 0
-            caches.append(AttentionCache(kv))
-    return tuple(caches)
-
-
-def context_for(
-    rows: list[list[int]], computed: list[int], counts: list[int], caches: tuple[LayerCache, ...]
-) -> ForwardContext:
-    """Row i runs tokens computed[i] .. computed[i] + counts[i] - 1; rows with one token must come first."""
-    starts = np.concatenate(([0], np.cumsum(counts)))
-    positions = np.concatenate([np.arange(c, c + n) for c, n in zip(computed, counts)])
-    owner = np.repeat(np.arange(len(rows)), counts)
-    table = np.arange(len(rows))[:, None] * MAX_BLOCKS + np.arange(MAX_BLOCKS)
-    slots = table[owner, positions // BLOCK] * BLOCK + positions % BLOCK
-    nothing = np.zeros(0, dtype=np.int64)
-    tables = BlockTables(table, slots, BLOCK)
-    return ForwardContext(
-        token_ids=torch.tensor([rows[i][p] for i, p in zip(owner, positions)]),
-        positions=torch.from_numpy(positions),
-        query_start_loc=starts,
-        num_computed_tokens=np.array(computed),
-        num_decodes=counts.count(1),
-        state_slots=np.arange(len(rows)),
-        full=tables,
-        window=tables,
-        snapshots=Snapshots(nothing, nothing, nothing),
-        images=None,
-        caches=caches,
-    )
-
-
-@torch.inference_mode()
-def chunked_logits(model: NativeModel, rows: list[list[int]], schedule: list[list[int]]) -> list[torch.Tensor]:
-    """Logits of every token; schedule[step][i] tokens of row i, rows of one token first, every row in every step."""
-    caches = caches_for(model, len(rows))
-    computed = [0] * len(rows)
-    out: list[list[torch.Tensor]] = [[] for _ in rows]
-    for counts in schedule:
-        context = context_for(rows, computed, counts, caches)
-        logits = model.compute_logits(model.forward(context))
-        for i, part in enumerate(logits.split(counts)):
-            out[i].append(part)
-            computed[i] += counts[i]
-    return [torch.cat(parts) for parts in out]
 
 
 def random_rows(lengths: list[int], vocab: int = 61) -> list[list[int]]:
@@ -106,7 +44,7 @@ def test_logits_of_every_token_equal_the_reference(name: str) -> None:
 def test_bfloat16_stays_close_to_float32() -> None:
     reference = random_reference(small_config("MfS"))
     rows = random_rows([12, 30])
-    model = NativeModel(reference.config, reference.state_dict(), torch.bfloat16, torch.device("cpu"))
+    model = native_model(reference, torch.bfloat16)
     for row, logits in zip(rows, chunked_logits(model, rows, [[1, 19], [11, 11]])):
         expected = reference_logits(reference, row[: len(logits)], None)
         assert logits.dtype == torch.float32
@@ -120,7 +58,7 @@ def test_positions_past_the_end_do_not_fail() -> None:
 
 
 def test_specs_say_what_each_layer_keeps() -> None:
-    spec = layer_specs(small_config("mFs"), "bfloat16")
+    spec = layer_specs(small_config("mFs").to_dict(), "bfloat16")
     assert spec.layers == (
         (MambaSpec((4 * 5 + 2 * 2 * 7, 3), (4, 5, 7), "bfloat16", "float32"),),
         (FullAttentionSpec(2, 6, "bfloat16"),),
@@ -128,13 +66,15 @@ def test_specs_say_what_each_layer_keeps() -> None:
     )
     assert spec.encoder is None
     with pytest.raises(ValueError, match="float12"):
-        layer_specs(small_config("m"), "float12")
+        layer_specs(small_config("m").to_dict(), "float12")
 
 
 @pytest.mark.parametrize("config", [small_config("mFsM"), small_config("f", tie_word_embeddings=False)])
 def test_tensor_shapes_are_those_of_the_reference(config: NativeConfig) -> None:
     reference = random_reference(config)
-    assert tensor_shapes(config) == {name: tuple(t.shape) for name, t in reference.state_dict().items()}
+    assert read_model(config.to_dict()).tensors() == {
+        name: tuple(t.shape) for name, t in reference.state_dict().items()
+    }
 
 
 @pytest.mark.parametrize("size", [1, 5, 16])

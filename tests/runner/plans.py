@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from hybrid.models.context import AttentionCache
-from hybrid.models.native import NativeModel
+from hybrid.models.decoder import Decoder
+from hybrid.models.families import read_model
 from hybrid.models.native_config import NativeConfig
 from hybrid.models.reference import NativeReference
+from hybrid.models.weights import Weights
 from hybrid.pools.sizing import PoolSizes
 from hybrid.runner.model_runner import Encoder, ModelRunner, RunnerOutput
 from hybrid.sampling_params import SamplingParams
@@ -94,9 +96,10 @@ def assert_greedy(
     assert logits.argmax(-1)[len(prompt) - 1 : -1].tolist() == list(tokens)
 
 
-def native_model(reference: NativeReference) -> NativeModel:
+def native_model(reference: NativeReference, dtype: torch.dtype = torch.float32) -> Decoder:
     """The engine's model with the reference's weights."""
-    return NativeModel(reference.config, reference.state_dict(), torch.float32, torch.device("cpu"))
+    weights = Weights(reference.state_dict(), dtype, torch.device("cpu"))
+    return Decoder(read_model(reference.config.to_dict()), weights)
 
 
 def runner_sizes(**overrides: int) -> PoolSizes:
@@ -155,7 +158,7 @@ class PlanDriver:
     """Drives one runner. Block, slot and row ids come shuffled, so that nothing lies in order by accident."""
 
     def __init__(
-        self, model: NativeModel, sizes: PoolSizes, encoder: Encoder | None = None, seed: int = 0, stale: bool = True
+        self, model: Decoder, sizes: PoolSizes, encoder: Encoder | None = None, seed: int = 0, stale: bool = True
     ) -> None:
         self.model = model
         self.runner = ModelRunner(model, sizes, "cpu", encoder)

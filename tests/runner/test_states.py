@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hybrid.models.context import AttentionCache, StateCache
+from hybrid.pools.specs import FullAttentionSpec
 from hybrid.runner.caches import Caches
 from hybrid.runner.model_runner import ModelRunner
 from tests.runner.plans import (
@@ -184,11 +185,11 @@ def left_behind(driver: PlanDriver, request_id: str) -> list[torch.Tensor]:
     """The request's state, or keys and values in token order, in every layer."""
     request, mirror = driver.requests[request_id], driver.runner.mirror
     left = []
-    for layer, cache in zip(driver.model.config.layers, driver.runner.caches.layers):
+    for (spec,), cache in zip(driver.model.spec.layers, driver.runner.caches.layers):
         if isinstance(cache, StateCache):
             left += [cache.conv[request.state_slot], cache.ssm[request.state_slot]]
         else:
-            table = mirror.full_table if layer.mixer == "full" else mirror.window_table
+            table = mirror.full_table if isinstance(spec, FullAttentionSpec) else mirror.window_table
             blocks = cache.kv[table[request.row, : request.num_blocks]]
             left.append(blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : request.num_computed])
     return left

@@ -1,6 +1,6 @@
 """The plan of a step's recurrent layers: index arithmetic over decode rows and chunks, on the host, uploaded once.
 
-Symbols as in `mamba`: D decode rows, R chunks, K kernel, Q tokens per block of the scan, B blocks, S states to write.
+D decode rows, R chunks, K kernel, Q tokens per block of the scan, B blocks, S states to write.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SHORT_BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
-class MambaRows:
+class RecurrentRows:
     """The rows of a batch as recurrent layers see them. Rows with one token first."""
 
     lens: Ints  # [num_rows]
@@ -29,7 +29,7 @@ class MambaRows:
     device: torch.device
 
     @classmethod
-    def of(cls, context: ForwardContext) -> "MambaRows":
+    def of(cls, context: ForwardContext) -> "RecurrentRows":
         """All rows of the batch; those whose state is deferred write none."""
         writes = np.ones(context.num_rows, dtype=np.bool_)
         if context.deferred is not None:
@@ -95,7 +95,7 @@ def _fresh(num_computed: Ints, device: torch.device) -> torch.Tensor | None:
     return torch.from_numpy(fresh).to(device)[:, None, None] if fresh.any() else None
 
 
-def plan_decodes(rows: MambaRows) -> Decodes:
+def plan_decodes(rows: RecurrentRows) -> Decodes:
     """The rows with one token; at least one."""
     device, n = rows.device, rows.num_decodes
     assert rows.writes[:n].all()
@@ -110,7 +110,7 @@ def plan_decodes(rows: MambaRows) -> Decodes:
     )
 
 
-def plan_chunks(rows: MambaRows, tail: int) -> Chunks:
+def plan_chunks(rows: RecurrentRows, tail: int) -> Chunks:
     """The rows with several tokens; at least one. tail: K - 1."""
     device, decodes = rows.device, rows.num_decodes
     lens, slots = rows.lens[decodes:], rows.slots[decodes:]  # [R]

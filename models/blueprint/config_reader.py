@@ -1,0 +1,114 @@
+"""ConfigReader: the keys of a `config.json`, read once each, checked, with errors that name the key and the value.
+
+Knows kinds of values; knows no architecture.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from math import isfinite
+from typing import Any
+
+MAX_SIZE = 2**31 - 1  # of anything that is counted
+
+
+class ConfigReader:
+    """A JSON object. Every reader raises ValueError naming the key and the value; a key that is `null` is absent."""
+
+    def __init__(self, data: Mapping[str, Any], where: str = "config") -> None:
+        self._data = data
+        self._where = where
+
+    def __contains__(self, key: str) -> bool:
+        return self._data.get(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value as it is; `default` where the key is absent."""
+        value = self._data.get(key)
+        return default if value is None else value
+
+    def require(self, key: str) -> Any:
+        """The value as it is."""
+        if key not in self._data:
+            raise ValueError(f"{self._where}.{key} is missing")
+        if self._data[key] is None:
+            raise ValueError(f"{self._where}.{key} must have a value, got None")
+        return self._data[key]
+
+    def integer(self, key: str, default: int | None = None, at_least: int = 1, at_most: int = MAX_SIZE) -> int:
+        """An integer; required where there is no default."""
+        value = self.require(key) if default is None else self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(key, value, "an integer")
+        if not at_least <= value <= at_most:
+            raise self.error(key, value, f"between {at_least} and {at_most}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number; required where there is no default."""
+        value = self.require(key) if default is None else self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise self.error(key, value, "a finite number")
+        return float(value)
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A finite number above 0; required where there is no default."""
+        value = self.number(key, default)
+        if value <= 0:
+            raise self.error(key, value, "above 0")
+        return value
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """True or false; required where there is no default."""
+        value = self.require(key) if default is None else self.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, value, "true or false")
+        return value
+
+    def one_of(self, key: str, allowed: Collection[str], default: str | None = None) -> str:
+        """One of the strings that are supported."""
+        value = self.require(key) if default is None else self.get(key, default)
+        if not isinstance(value, str) or value not in allowed:
+            raise self.error(key, value, f"one of {', '.join(allowed)}")
+        return value
+
+    def entries(self, key: str, length: int | None = None, default: list[Any] | None = None) -> list[Any]:
+        """A list, of `length` entries where given; required where there is no default."""
+        value = self.require(key) if default is None else self.get(key, default)
+        if not isinstance(value, list | tuple):
+            raise self.error(key, value, "a list")
+        if length is not None and len(value) != length:
+            raise self.error(key, value, f"a list of {length} entries")
+        return list(value)
+
+    def kinds(self, key: str, names: Mapping[str, str], length: int | None = None) -> list[str]:
+        """A list of names, each of which must be known; `names` maps a spelling to the name that the caller uses."""
+        spelled = self.entries(key, length)
+        for index, name in enumerate(spelled):
+            if not isinstance(name, str) or name not in names:
+                raise self.error(f"{key}[{index}]", name, f"one of {', '.join(names)}")
+        return [names[name] for name in spelled]
+
+    def reader(self, key: str) -> "ConfigReader":
+        """The object under a key; required."""
+        value = self.require(key)
+        if not isinstance(value, Mapping):
+            raise self.error(key, value, "an object")
+        return ConfigReader(value, f"{self._where}.{key}")
+
+    def refuse(self, key: str, unless: Collection[Any], why: str) -> None:
+        """Raise for a value that is present and not among `unless`: what is not supported is never guessed."""
+        value = self._data.get(key)
+        if value is not None and value not in unless:
+            raise ValueError(f"{self._where}.{key} is {value!r}, which is not supported: {why}")
+
+    def multiple(self, key: str, value: int, divisor_name: str, divisor: int) -> int:
+        """`value`, which must be a multiple of another."""
+        if value % divisor:
+            raise self.error(key, value, f"a multiple of {divisor_name} ({divisor})")
+        return value
+
+    def error(self, key: str, value: Any, expected: str) -> ValueError:
+        """The sentence for a value that is not what was expected."""
+        return ValueError(f"{self._where}.{key} must be {expected}, got {value!r}")

@@ -1,0 +1,73 @@
+"""Decoder: a whole decoder as a blueprint: embeddings, layers of residual branches, final norm, head.
+
+What follows from it by arithmetic alone: every tensor with its shape, what every layer keeps per request.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hybrid.pools.specs import LayerSpec
+
+from .experts import MoE
+from .parts import MLP, Attention, CacheDtypes, Norm, Shapes
+from .recurrent import RGLRU, GatedDeltaNet, Mamba1, Mamba2, ShortConv
+
+Part = Attention | Mamba1 | Mamba2 | GatedDeltaNet | ShortConv | RGLRU | MLP | MoE
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """x + multiplier * post_norm(sum of parts(pre_norm(x)))."""
+
+    pre_norm: Norm | None
+    parts: tuple[Part, ...]
+    post_norm: Norm | None = None
+    multiplier: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer: residual branches, one after the other."""
+
+    branches: tuple[Residual, ...]
+
+    def parts(self) -> Iterator[Part]:
+        for branch in self.branches:
+            yield from branch.parts
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Everything between token ids and logits."""
+
+    vocab_size: int
+    hidden_size: int
+    max_positions: int
+    layers: tuple[Layer, ...]
+    embedding: str  # tensor [vocab_size, hidden_size]
+    norm: Norm
+    head: str | None  # tensor [vocab_size, hidden_size]; None: tied to the embedding
+    embedding_multiplier: float = 1.0
+    embedding_norm: Norm | None = None
+    logits_multiplier: float = 1.0
+    logits_softcap: float | None = None
+
+    def tensors(self) -> Shapes:
+        """Name -> shape of everything that the checkpoint must hold for the decoder."""
+        shapes: Shapes = {self.embedding: (self.vocab_size, self.hidden_size)} | self.norm.tensors()
+        if self.head is not None:
+            shapes[self.head] = (self.vocab_size, self.hidden_size)
+        if self.embedding_norm is not None:
+            shapes |= self.embedding_norm.tensors()
+        for layer in self.layers:
+            for branch in layer.branches:
+                for norm in (branch.pre_norm, branch.post_norm):
+                    if norm is not None:
+                        shapes |= norm.tensors()
+                for part in branch.parts:
+                    shapes |= part.tensors()
+        return shapes
+
+    def layer_specs(self, dtypes: CacheDtypes) -> tuple[tuple[LayerSpec, ...], ...]:
+        """What each layer keeps per request, in the order in which its parts come."""
+        return tuple(tuple(spec for part in layer.parts() for spec in part.specs(dtypes)) for layer in self.layers)

@@ -1,0 +1,88 @@
+"""MoE: a mixture of experts as frozen data: who routes, how experts are stored, what is shared."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hybrid.pools.specs import LayerSpec
+
+from .parts import MLP, Activation, CacheDtypes, Shapes, linear
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """Scores of the experts, and which and how much of the best count.
+
+    scoring: "softmax" over all experts, then the best; "softmax_top": softmax over the best only; "sigmoid".
+    """
+
+    name: str  # tensors `{name}.weight` [num_experts, hidden_size] and, with `bias`, `{name}.bias`
+    scoring: Literal["softmax", "softmax_top", "sigmoid"]
+    normalise: bool = False  # the chosen weights sum to 1 (before `scale`)
+    scale: float = 1.0
+    bias: bool = False  # of the logits
+    correction: str | None = None  # tensor [num_experts], added to the scores when choosing, not to the weights
+    groups: int = 1  # experts lie in groups of which only the best `top_groups` are considered
+    top_groups: int = 1
+
+    def tensors(self, num_experts: int, hidden_size: int) -> Shapes:
+        shapes = linear(self.name, num_experts, hidden_size, self.bias)
+        if self.correction is not None:
+            shapes[self.correction] = (num_experts,)
+        return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class MoE:
+    """Sum over the chosen experts of weight * expert(x), plus the shared expert.
+
+    layout: "list": one tensor per expert and projection, `{experts}.{i}.{projection}.weight`; "stacked": `fused`
+    [E, 2 I, H] (gate first) and `down` [E, H, I] under `{experts}.`; "gpt_oss": as stacked, but transposed
+    ([E, H, 2 I], gate and up interleaved, biases) with the activation of gpt-oss: clamped, (up + 1) * swish.
+    """
+
+    name: str
+    hidden_size: int
+    intermediate_size: int
+    num_experts: int
+    top_k: int
+    router: Router
+    layout: Literal["list", "stacked", "gpt_oss"]
+    experts: str  # prefix of the experts' tensors
+    activation: Activation = "silu"
+    gated: bool = True
+    projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")  # list
+    stacked: tuple[str, str] = ("gate_up_proj", "down_proj")  # stacked and gpt_oss: names of the two tensors
+    shared: MLP | None = None
+    shared_gate: str | None = None  # tensor [1, hidden_size]: sigmoid of it scales the shared expert
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top_k <= self.num_experts:
+            raise ValueError(f"{self.name}: {self.top_k} experts per token of {self.num_experts}")
+
+    def tensors(self) -> Shapes:
+        hidden, inner, count = self.hidden_size, self.intermediate_size, self.num_experts
+        shapes = self.router.tensors(count, hidden)
+        if self.layout == "list":
+            gate, up, down = self.projections
+            for i in range(count):
+                at = f"{self.experts}.{i}"
+                if self.gated:
+                    shapes |= linear(f"{at}.{gate}", inner, hidden)
+                shapes |= linear(f"{at}.{up}", inner, hidden) | linear(f"{at}.{down}", hidden, inner)
+        else:
+            fused, down = (f"{self.experts}.{name}" for name in self.stacked)
+            wide = 2 * inner if self.gated else inner
+            if self.layout == "stacked":
+                shapes |= {fused: (count, wide, hidden), down: (count, hidden, inner)}
+            else:
+                shapes |= {fused: (count, hidden, wide), down: (count, inner, hidden)}
+                shapes |= {f"{fused}_bias": (count, wide), f"{down}_bias": (count, hidden)}
+        if self.shared is not None:
+            shapes |= self.shared.tensors()
+        if self.shared_gate is not None:
+            shapes[self.shared_gate] = (1, hidden)
+        return shapes
+
+    def specs(self, dtypes: CacheDtypes) -> tuple[LayerSpec, ...]:
+        del dtypes
+        return ()

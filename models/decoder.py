@@ -1,0 +1,126 @@
+"""Decoder: any decoder that a blueprint describes, for serving, over a mixed batch of prefill chunks and decodes.
+
+Built from a blueprint and named tensors; computes hidden states and logits. Knows no requests, plans or families.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from .blueprint import decoder as blueprint
+from .blueprint import parts, recurrent
+from .blueprint.model import Model
+from .blueprint.parts import CacheDtypes
+from .context import ForwardContext
+from .layers.attention import Attention
+from .layers.linear import Linear
+from .layers.mamba2 import Mamba2
+from .layers.mlp import MLP
+from .layers.norm import Norm
+from .layers.step import Step
+from .ops.dispatch import select_ops
+from .weights import Weights
+
+Layer = Callable[[torch.Tensor, Step], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """See `blueprint.decoder.Residual`."""
+
+    pre_norm: Norm | None
+    layers: tuple[Layer, ...]
+    post_norm: Norm | None
+    multiplier: float
+
+    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        normed = x if self.pre_norm is None else self.pre_norm(x)
+        first, *others = self.layers
+        added = first(normed, step)
+        for layer in others:
+            added = added + layer(normed, step)
+        if self.post_norm is not None:
+            added = self.post_norm(added)
+        return torch.add(x, added, alpha=self.multiplier)
+
+
+class Decoder:
+    """`forward` reads and writes the caches that its context brings: one per entry of `spec`, in layer order.
+
+    The dtype of weights, keys and values is that of `weights`; scans, norms and logits are float32.
+    """
+
+    def __init__(self, model: Model, weights: Weights) -> None:
+        design = model.decoder
+        self._design = design
+        self.spec = model.spec(str(weights.dtype).removeprefix("torch."))
+        self._ops = select_ops(weights.device)
+        self.dtype = weights.dtype
+        self._norm = Norm(design.norm, weights)
+        self._embedding_norm = None if design.embedding_norm is None else Norm(design.embedding_norm, weights)
+        # A tied table is kept once, as the head wants it: [hidden_size, vocab_size].
+        self._head = Linear((weights(design.head or design.embedding),))
+        self._embedding = None if design.head is None else weights(design.embedding)
+        index = 0
+        branches = []
+        for branch in (branch for layer in design.layers for branch in layer.branches):
+            built = []
+            for part in branch.parts:
+                built.append(_build(part, weights, index))
+                index += len(part.specs(CacheDtypes()))
+            pre, post = (None if norm is None else Norm(norm, weights) for norm in (branch.pre_norm, branch.post_norm))
+            branches.append(Branch(pre, tuple(built), post, branch.multiplier))
+        self._branches = tuple(branches)
+
+    @property
+    def max_positions(self) -> int:
+        return self._design.max_positions
+
+    @property
+    def vocab_size(self) -> int:
+        return self._design.vocab_size
+
+    def forward(self, context: ForwardContext) -> torch.Tensor:
+        """Hidden states [num_tokens, hidden_size] after the last layer, before the final norm.
+
+        Mutates the caches in `context`: keys and values of every token, and the state of every row.
+        """
+        x = self._embed(context.token_ids)
+        if context.images is not None:
+            x[context.images.indices] = context.images.embeddings.to(x.dtype)
+        step = Step(context, self._ops, x)
+        for branch in self._branches:
+            x = branch(x, step)
+        return x
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[n, hidden_size] as `forward` gives it -> [n, vocab_size] float32."""
+        logits = self._head(self._norm(hidden)).float()
+        if self._design.logits_multiplier != 1.0:
+            logits *= self._design.logits_multiplier
+        if self._design.logits_softcap is not None:
+            logits = torch.tanh(logits / self._design.logits_softcap) * self._design.logits_softcap
+        return logits
+
+    def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        if self._embedding is None:
+            x = self._head.weight.index_select(1, token_ids).t().contiguous()
+        else:
+            x = self._embedding.index_select(0, token_ids)
+        if self._design.embedding_multiplier != 1.0:
+            x = x * self._design.embedding_multiplier
+        return x if self._embedding_norm is None else self._embedding_norm(x)
+
+
+def _build(part: blueprint.Part, weights: Weights, cache_index: int) -> Layer:
+    """The layer of a part; its caches are those from `cache_index` on."""
+    match part:
+        case parts.Attention():
+            return Attention(part, weights, cache_index)
+        case parts.MLP():
+            return MLP(part, weights)
+        case recurrent.Mamba2():
+            return Mamba2(part, weights, cache_index)
+        case _:
+            raise NotImplementedError(type(part).__name__)

@@ -1,0 +1,41 @@
+"""Model families: one file each, from the keys of a `config.json` to a blueprint. No torch in here.
+
+A family's file has one public function, `model(config)`. `FAMILIES` says which file reads which `model_type`.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Protocol
+
+from hybrid.pools.specs import ModelSpec
+
+from ..blueprint.config_reader import ConfigReader
+from ..blueprint.model import Model
+
+# model_type -> file of this folder
+FAMILIES = {
+    "hybrid_native": "hybrid_native",
+    "llama": "llama",
+}
+
+
+class Family(Protocol):
+    """What a family's file offers."""
+
+    def model(self, config: ConfigReader) -> Model:
+        """The blueprint of a checkpoint. Raises ValueError naming the key and value of what is not supported."""
+        ...
+
+
+def read_model(config: Mapping[str, Any]) -> Model:
+    """The blueprint of a whole `config.json`. Raises ValueError naming the key and the value."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise ValueError(f"model_type {model_type!r} is not supported; supported are {', '.join(sorted(FAMILIES))}")
+    family: Family = import_module(f".{FAMILIES[model_type]}", __name__)
+    return family.model(ConfigReader(config))
+
+
+def layer_specs(config: Mapping[str, Any], dtype: str = "bfloat16", state_dtype: str = "float32") -> ModelSpec:
+    """What a model keeps per layer, from its `config.json` alone; dtypes as in `Model.spec`. Raises ValueError."""
+    return read_model(config).spec(dtype, state_dtype)

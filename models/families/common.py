@@ -1,0 +1,54 @@
+"""What the configurations of most families have in common: tokens, dtype, positions, activation, embeddings.
+
+Spelled as transformers spells it. Raises ValueError naming the key and the value.
+"""
+
+from collections.abc import Mapping
+
+from ..blueprint.config_reader import ConfigReader
+from ..blueprint.parts import ACTIVATIONS, Activation
+
+DTYPES = ("float32", "bfloat16", "float16")
+OLD_BUFFERS = r".*rotary_emb\.inv_freq"  # saved by transformers of long ago; computed here
+
+
+def refuse_quantised(config: ConfigReader) -> None:
+    """Raise for weights that are not plain floating point."""
+    if "quantization_config" in config:
+        quantised = config.get("quantization_config")
+        method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
+        raise ValueError(f"config.quantization_config has quant_method {method!r}, which is not supported")
+
+
+def dtype(config: ConfigReader) -> str:
+    """`dtype`, spelled `torch_dtype` before transformers 5; float32 where neither is there."""
+    key = "dtype" if "dtype" in config else "torch_dtype"
+    return config.one_of(key, DTYPES, default="float32")
+
+
+def eos_token_ids(config: ConfigReader) -> tuple[int, ...]:
+    """The tokens that end a text: none, one or several."""
+    value = config.get("eos_token_id", [])
+    ids = value if isinstance(value, list) else [value]
+    for token_id in ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+            raise config.error("eos_token_id", value, "a token id or a list of them")
+    return tuple(ids)
+
+
+def activation(config: ConfigReader, key: str = "hidden_act", default: str | None = None) -> Activation:
+    """The activation of the MLPs."""
+    return ACTIVATIONS[config.one_of(key, tuple(ACTIVATIONS), default)]
+
+
+def head_dim(config: ConfigReader) -> int:
+    """`head_dim`, or hidden_size / num_attention_heads where it is absent."""
+    if "head_dim" in config:
+        return config.integer("head_dim")
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    return config.multiple("hidden_size", hidden, "num_attention_heads", heads) // heads
+
+
+def head_name(config: ConfigReader, name: str = "lm_head.weight", tied: bool = False) -> str | None:
+    """The tensor of the output head; None where it is tied to the embedding. `tied`: what an absent key means."""
+    return None if config.flag("tie_word_embeddings", tied) else name

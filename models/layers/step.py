@@ -1,0 +1,46 @@
+"""Step: what the layers of one forward pass share: context, rotary tables, operation plans made on first use."""
+
+import torch
+
+from ..blueprint.rope import Rope
+from ..context import AttentionCache, ForwardContext, StateCache
+from ..ops.dispatch import AttentionRun, Ops, RecurrentRun
+from .rotary import Rotary
+
+
+class Step:
+    """One forward pass. `embeddings` [num_tokens, hidden_size] is what the first layer reads."""
+
+    def __init__(self, context: ForwardContext, ops: Ops, embeddings: torch.Tensor) -> None:
+        self.context = context
+        self.embeddings = embeddings
+        self._ops = ops
+        self._rotary: dict[Rope, Rotary] = {}
+        self._attention: dict[tuple[object, ...], AttentionRun] = {}
+        self._recurrent: dict[int, RecurrentRun] = {}
+
+    def rotary(self, rope: Rope) -> Rotary:
+        """Cosines and sines of the step's positions."""
+        if rope not in self._rotary:
+            self._rotary[rope] = Rotary.at(rope, self.context.positions, self.embeddings.dtype)
+        return self._rotary[rope]
+
+    def attention(self, cache_index: int, sliding_window: int | None) -> tuple[AttentionRun, AttentionCache]:
+        """The attention operation of a layer, and its keys and values."""
+        cache = self.context.caches[cache_index]
+        assert isinstance(cache, AttentionCache)
+        key = (sliding_window, cache.kv.shape)
+        if key not in self._attention:
+            tables = self.context.full if sliding_window is None else self.context.window
+            assert tables is not None, "the context lacks the block tables of a layer"
+            self._attention[key] = self._ops.plan_attention(self.context, tables, sliding_window, cache)
+        return self._attention[key], cache
+
+    def recurrent(self, cache_index: int) -> tuple[RecurrentRun, StateCache]:
+        """The recurrent operations of a layer, and its states."""
+        cache = self.context.caches[cache_index]
+        assert isinstance(cache, StateCache)
+        kernel = cache.conv.shape[1] + 1
+        if kernel not in self._recurrent:
+            self._recurrent[kernel] = self._ops.plan_recurrent(self.context, cache)
+        return self._recurrent[kernel], cache

@@ -1,0 +1,151 @@
+"""TorchRecurrent: the operations of recurrent layers over a mixed batch, in plain torch: one place that splits a batch
+into decode rows and chunks and that can replay the rows whose states are deferred.
+
+The operations themselves: `conv`, `ssd` (Mamba-2), and others beside them. Each is a pair of functions, one for decode
+rows and one for chunks, over inputs per token, constants, and the layer's states.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..context import ForwardContext, Ints, StateCache
+from .conv import conv_chunks, conv_decodes
+from .recurrent_plan import Chunks, Decodes, RecurrentRows, plan_chunks, plan_decodes, upload
+from .ssd import ssd_chunks, ssd_decodes
+
+PerToken = tuple[torch.Tensor, ...]  # each [T, ...]
+Constants = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Both take (plan, *inputs per token, *constants, states) and give [tokens, ...]; they advance the states."""
+
+    decodes: Callable[..., torch.Tensor]
+    chunks: Callable[..., torch.Tensor]
+
+
+CONV = Operation(conv_decodes, conv_chunks)
+SSD = Operation(ssd_decodes, ssd_chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """One call for the deferred rows."""
+
+    operation: Operation
+    inputs: PerToken
+    constants: Constants
+    states: torch.Tensor
+
+
+class _Recorder:
+    """Inputs of every layer for the rows whose state is deferred, and their replay once it is known how many count."""
+
+    def __init__(self, rows: RecurrentRows, deferred: Ints, tail: int) -> None:
+        """rows: of the whole batch; deferred: which of them; tail: kernel - 1."""
+        self._rows = rows
+        self._deferred = deferred
+        self._tail = tail
+        self._lens = rows.lens[deferred]
+        starts = (np.cumsum(rows.lens) - rows.lens)[deferred]
+        self._tokens = upload(_spans(starts, self._lens), rows.device)  # flat tokens of the deferred rows
+        self._calls: list[_Recorded] = []
+
+    def record(self, operation: Operation, inputs: PerToken, constants: Constants, states: torch.Tensor) -> None:
+        """Mutates: keeps a copy of the deferred rows' inputs."""
+        kept = tuple(values.index_select(0, self._tokens) for values in inputs)
+        self._calls.append(_Recorded(operation, kept, constants, states))
+
+    def advance(self, lengths: Ints) -> None:
+        """Mutates the caches: every layer's states of the deferred rows after their first `lengths` tokens."""
+        assert ((lengths >= 1) & (lengths <= self._lens)).all()
+        order = np.argsort(lengths > 1, kind="stable")  # rows with one token first
+        chosen, nothing = self._deferred[order], np.zeros(0, dtype=np.int64)
+        rows = RecurrentRows(
+            lens=lengths[order],
+            num_computed=self._rows.num_computed[chosen],
+            slots=self._rows.slots[chosen],
+            writes=np.ones(len(chosen), dtype=np.bool_),
+            snapshot_rows=nothing,
+            snapshot_lengths=nothing,
+            snapshot_slots=nothing,
+            device=self._rows.device,
+        )
+        starts = (np.cumsum(self._lens) - self._lens)[order]
+        tokens = upload(_spans(starts, lengths[order]), rows.device)
+        run = TorchRecurrent.of(rows, self._tail)
+        for call in self._calls:
+            inputs = tuple(values.index_select(0, tokens) for values in call.inputs)
+            run.apply(call.operation, inputs, call.constants, call.states)
+
+
+def _spans(starts: Ints, lens: Ints) -> Ints:
+    """starts[0] .. starts[0] + lens[0] - 1, then the next row's."""
+    return np.repeat(starts - (np.cumsum(lens) - lens), lens) + np.arange(lens.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRecurrent:
+    """The plan of one step for all recurrent layers with the same kernel; see `dispatch.RecurrentRun`."""
+
+    decodes: Decodes | None
+    chunks: Chunks | None
+    recorder: _Recorder | None
+
+    @classmethod
+    def plan(cls, context: ForwardContext, cache: StateCache) -> "TorchRecurrent":
+        """Index arithmetic for the step; `cache` gives the convolution's kernel."""
+        rows = RecurrentRows.of(context)
+        tail = cache.conv.shape[1]
+        recorder = None
+        if context.deferred is not None:
+            recorder = _Recorder(rows, context.deferred.rows, tail)
+            context.deferred.record(recorder.advance)
+        return cls.of(rows, tail, recorder)
+
+    @classmethod
+    def of(cls, rows: RecurrentRows, tail: int, recorder: _Recorder | None = None) -> "TorchRecurrent":
+        """The plan for `rows`."""
+        decodes = rows.num_decodes
+        return cls(
+            plan_decodes(rows) if decodes else None,
+            plan_chunks(rows, tail) if decodes < len(rows.lens) else None,
+            recorder,
+        )
+
+    def conv(
+        self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cache: StateCache
+    ) -> torch.Tensor:
+        """[T, C] -> [T, C], weight [K, C], bias [C]; advances cache.conv [slots, K - 1, C]."""
+        return self.apply(CONV, (inputs,), (weight, bias), cache.conv)
+
+    def scan(
+        self,
+        inputs: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        """x [T, H, P], dt [T, H], a [H], b and c [T, G, N] -> y [T, H, P] float32; advances cache.ssm."""
+        return self.apply(SSD, (inputs.float(), dt, b.float(), c.float()), (a,), cache.ssm)
+
+    def apply(self, operation: Operation, inputs: PerToken, constants: Constants, states: torch.Tensor) -> torch.Tensor:
+        """One operation over the whole batch: decode rows, then chunks. Mutates the states."""
+        if self.recorder is not None:
+            self.recorder.record(operation, inputs, constants, states)
+        if self.chunks is None:
+            assert self.decodes is not None
+            return operation.decodes(self.decodes, *inputs, *constants, states)
+        begin = self.chunks.begin
+        after = operation.chunks(self.chunks, *(values[begin:] for values in inputs), *constants, states)
+        if self.decodes is None:
+            return after
+        before = operation.decodes(self.decodes, *(values[:begin] for values in inputs), *constants, states)
+        return torch.cat((before, after))

@@ -1,0 +1,37 @@
+"""Weights: named tensors of a checkpoint, brought to the model's dtype and device one by one.
+
+Knows neither files nor layers: a source reads, layers ask. What was handed over is not kept here.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+
+class TensorSource(Protocol):
+    """Reads one tensor by name, as the checkpoint has it. A mapping of tensors is one."""
+
+    def __getitem__(self, name: str, /) -> torch.Tensor: ...
+
+
+class Weights:
+    """Tensors by name in `dtype`, on `device`."""
+
+    def __init__(
+        self, source: TensorSource | Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._source = source
+        self.dtype = dtype
+        self.device = device
+
+    def __call__(self, name: str, multiplier: float = 1.0) -> torch.Tensor:
+        """The tensor in the model's dtype, times `multiplier` (computed in float32)."""
+        tensor = self._source[name]
+        if multiplier != 1.0:
+            tensor = tensor.float() * multiplier
+        return tensor.to(device=self.device, dtype=self.dtype)
+
+    def float(self, name: str) -> torch.Tensor:
+        """The tensor in float32: norms, biases of scans, decay rates."""
+        return self._source[name].to(device=self.device, dtype=torch.float32)

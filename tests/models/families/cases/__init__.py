@@ -1,0 +1,1 @@
+"""Odd configurations of every model family, one file per model_type; see `oracle`."""
