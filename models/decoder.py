@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from .blueprint import decoder as blueprint
-from .blueprint import parts, recurrent
+from .blueprint import experts, parts, recurrent
 from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
 from .context import ForwardContext
@@ -17,6 +17,7 @@ from .layers.attention import Attention
 from .layers.linear import Linear
 from .layers.mamba2 import Mamba2
 from .layers.mlp import MLP
+from .layers.moe import MoE
 from .layers.norm import Norm
 from .layers.step import Step
 from .ops.dispatch import select_ops
@@ -120,6 +121,8 @@ def _build(part: blueprint.Part, weights: Weights, cache_index: int) -> Layer:
             return Attention(part, weights, cache_index)
         case parts.MLP():
             return MLP(part, weights)
+        case experts.MoE():
+            return MoE(part, weights)
         case recurrent.Mamba2():
             return Mamba2(part, weights, cache_index)
         case _:

@@ -36,6 +36,10 @@ class ConfigReader:
             raise ValueError(f"{self._where}.{key} must have a value, got None")
         return self._data[key]
 
+    def either(self, *keys: str) -> str:
+        """The first of several spellings of a key that is there; the first of all where none is."""
+        return next((key for key in keys if key in self), keys[0])
+
     def integer(self, key: str, default: int | None = None, at_least: int = 1, at_most: int = MAX_SIZE) -> int:
         """An integer; required where there is no default."""
         value = self.require(key) if default is None else self.get(key, default)

@@ -5,6 +5,7 @@ A family's file has one public function, `model(config)`. `FAMILIES` says which 
 
 from collections.abc import Mapping
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Protocol
 
 from hybrid.pools.specs import ModelSpec
@@ -12,11 +13,9 @@ from hybrid.pools.specs import ModelSpec
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 
-# model_type -> file of this folder
-FAMILIES = {
-    "hybrid_native": "hybrid_native",
-    "llama": "llama",
-}
+_NO_FAMILIES = {"common"}
+# model_type -> file of this folder: a family's file is named after its model_type; some are read by another's.
+FAMILIES = {module.name: module.name for module in iter_modules(__path__) if module.name not in _NO_FAMILIES}
 
 
 class Family(Protocol):

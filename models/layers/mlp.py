@@ -32,7 +32,7 @@ class MLP:
             self._in = Linear.load(weights, (up,), part.bias)
         self._down = Linear.load(weights, (down,), part.bias, (part.down_multiplier,))
 
-    def __call__(self, x: torch.Tensor, step: Step | None = None) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         del step
         inner = self._in(x)
         if not self._part.gated:

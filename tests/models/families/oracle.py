@@ -34,7 +34,9 @@ class Oracle:
 
     def __init__(self, config: PreTrainedConfig, folder: Path, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        config._attn_implementation = "eager"
+        for text in (config, config.get_text_config()):
+            text._attn_implementation = "eager"
+            text._experts_implementation = "eager"
         auto: Any = AutoModelForCausalLM
         model: PreTrainedModel = auto.from_config(config, dtype=torch.float32).eval()
         randomise(model, seed)

@@ -1,0 +1,120 @@
+"""MoE: a router that chooses experts per token, and the experts as two stacked weights.
+
+E experts, H hidden size, I intermediate size, T tokens, K experts per token.
+"""
+
+import torch
+
+from ..blueprint import experts
+from ..weights import Weights
+from .linear import Linear
+from .mlp import MLP, activate
+from .step import Step
+
+GPT_OSS_LIMIT = 7.0  # gates and values are clamped to it
+GPT_OSS_SWISH = 1.702
+
+
+class Router:
+    """x [T, H] -> (chosen experts [T, K] int64, their weights [T, K] float32). See `blueprint.experts.Router`."""
+
+    def __init__(self, router: experts.Router, top_k: int, weights: Weights) -> None:
+        self._router = router
+        self._top_k = top_k
+        bias = weights.float(f"{router.name}.bias") if router.bias else None
+        self._logits = Linear((weights.float(f"{router.name}.weight"),), bias)
+        self._correction = None if router.correction is None else weights.float(router.correction)
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        router = self._router
+        logits = self._logits(x.float())
+        if router.scoring == "softmax_top":
+            best, chosen = logits.topk(self._top_k, dim=-1)
+            weights = best.softmax(dim=-1)
+        else:
+            scores = logits.sigmoid() if router.scoring == "sigmoid" else logits.softmax(dim=-1)
+            chosen = self._preferences(scores).topk(self._top_k, dim=-1).indices
+            weights = scores.gather(1, chosen)
+        if router.normalise:
+            weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-20)
+        return chosen, weights * router.scale
+
+    def _preferences(self, scores: torch.Tensor) -> torch.Tensor:
+        """What the choice goes by: corrected scores, of the best groups only; two best experts speak for a group."""
+        preferences = scores if self._correction is None else scores + self._correction
+        if self._router.groups == 1:
+            return preferences
+        grouped = preferences.unflatten(1, (self._router.groups, -1))
+        of_group = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(dim=-1)
+        best: torch.Tensor = of_group.topk(self._router.top_groups, dim=-1).indices
+        dropped = torch.ones_like(of_group, dtype=torch.bool).scatter_(1, best, False)
+        considered: torch.Tensor = grouped.masked_fill(dropped[..., None], float("-inf"))
+        return considered.flatten(1)
+
+
+class MoE:
+    """See `blueprint.experts.MoE`. Experts run one after the other, each over the tokens that chose it."""
+
+    def __init__(self, part: experts.MoE, weights: Weights) -> None:
+        self._part = part
+        self._router = Router(part.router, part.top_k, weights)
+        self._in, self._down = _load_experts(part, weights)  # [E, H, I or 2 I], [E, I, H]
+        biased = part.layout == "gpt_oss"
+        fused, down = (f"{part.experts}.{name}_bias" for name in part.stacked)
+        self._in_bias = weights(fused) if biased else None
+        self._down_bias = weights(down) if biased else None
+        self._shared = None if part.shared is None else MLP(part.shared, weights)
+        self._shared_gate = None if part.shared_gate is None else Linear((weights(part.shared_gate),))
+
+    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        chosen, weights = self._router(x)
+        out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        # choices ordered by expert: each expert's tokens lie side by side
+        order = chosen.flatten().argsort(stable=True)
+        tokens = order.div(self._part.top_k, rounding_mode="floor")
+        counts = torch.bincount(chosen.flatten(), minlength=self._part.num_experts).tolist()
+        shares = weights.flatten()[order, None]
+        begin = 0
+        for expert, count in enumerate(counts):
+            if count:
+                mine = slice(begin, begin + count)
+                out.index_add_(0, tokens[mine], self._expert(expert, x[tokens[mine]]).float() * shares[mine])
+                begin += count
+        if self._shared is not None:
+            shared = self._shared(x, step)
+            if self._shared_gate is not None:
+                shared = shared * torch.sigmoid(self._shared_gate(x))
+            out += shared
+        return out.to(x.dtype)
+
+    def _expert(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        inner = x @ self._in[index]
+        if self._in_bias is not None and self._down_bias is not None:
+            gate, up = (inner + self._in_bias[index]).unflatten(-1, (-1, 2)).unbind(dim=-1)
+            gate, up = gate.clamp(max=GPT_OSS_LIMIT), up.clamp(-GPT_OSS_LIMIT, GPT_OSS_LIMIT)
+            inner = (up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate)
+            return torch.addmm(self._down_bias[index], inner, self._down[index])
+        if not self._part.gated:
+            return activate(self._part.activation, inner) @ self._down[index]
+        gate, up = inner.chunk(2, dim=-1)
+        return activate(self._part.activation, gate).mul_(up) @ self._down[index]
+
+
+def _load_experts(part: experts.MoE, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
+    """([E, H, I or 2 I], [E, I, H]), filled expert by expert."""
+    fused, down = (f"{part.experts}.{name}" for name in part.stacked)
+    if part.layout == "gpt_oss":
+        return weights(fused), weights(down)
+    if part.layout == "stacked":
+        return weights(fused).transpose(1, 2).contiguous(), weights(down).transpose(1, 2).contiguous()
+    wide = part.intermediate_size * (2 if part.gated else 1)
+    count, hidden, dtype, device = part.num_experts, part.hidden_size, weights.dtype, weights.device
+    inward = torch.empty(count, hidden, wide, dtype=dtype, device=device)
+    outward = torch.empty(count, part.intermediate_size, hidden, dtype=dtype, device=device)
+    gate, up, last = part.projections
+    for i in range(count):
+        names = (gate, up) if part.gated else (up,)
+        joined = torch.cat([weights(f"{part.experts}.{i}.{name}.weight") for name in names])
+        inward[i].copy_(joined.t())
+        outward[i].copy_(weights(f"{part.experts}.{i}.{last}.weight").t())
+    return inward, outward
