@@ -154,7 +154,8 @@ def continuous_batching(model: Any) -> Run:
 
     @torch.inference_mode()
     def run(prompts: Sequence[Sequence[int]], new_tokens: int) -> object:
-        config = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        make: Any = GenerationConfig
+        config = make(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
         outputs = model.generate_batch([list(prompt) for prompt in prompts], generation_config=config)
         if not outputs or any(len(output.generated_tokens) != new_tokens for output in outputs.values()):
             raise RuntimeError("continuous batching gave no or too few tokens")

@@ -33,7 +33,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 )
 @pytest.mark.parametrize("old", [False, True])
 def test_frequencies_are_those_of_transformers(scaling: dict[str, Any], old: bool) -> None:
-    new = {"rope_parameters": {**scaling, "rope_theta": 5000.0}}
+    new: dict[str, Any] = {"rope_parameters": {**scaling, "rope_theta": 5000.0}}
     config = LlamaConfig(hidden_size=96, num_attention_heads=2, head_dim=48, max_position_embeddings=256, **new)
     expected, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, torch.device("cpu"))
     spelled = {"rope_theta": 5000.0, "rope_scaling": scaling} if old else new
