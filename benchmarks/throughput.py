@@ -19,7 +19,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, GenerationConfig, GraniteMoeHybridConfig, LlamaConfig, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    GraniteMoeHybridConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+)
 
 from hybrid import LLM, SamplingParams
 
@@ -86,7 +93,7 @@ def measure_model(name: str, folder: Path, args: argparse.Namespace) -> None:
     ways: dict[str, Run] = {"engine": engine(folder, max(args.requests))}
     if not args.ours_only:
         ways["generate"] = padded_batch(theirs)
-        ways["continuous batching"] = continuous_batching(theirs)
+        ways["continuous batching"] = continuous_batching(auto.from_pretrained(folder, dtype=torch.float32))
     table = Table(title=f"{name}: {weights / 1e6:.0f} M weights, float32, {args.threads} threads, tokens per second")
     for column in ("requests", *(f"{way} {what}" for way in ways for what in ("prefill", "decode"))):
         table.add_column(column, justify="right")
@@ -150,13 +157,16 @@ def padded_batch(model: Any) -> Run:
 
 
 def continuous_batching(model: Any) -> Run:
-    """transformers' `generate_batch`."""
+    """transformers' `generate_batch`; it changes the model, which is good for nothing else afterwards."""
+    blocks = ContinuousBatchingConfig(page_size=32, num_blocks=512, max_batch_tokens=2048)
 
     @torch.inference_mode()
     def run(prompts: Sequence[Sequence[int]], new_tokens: int) -> object:
         make: Any = GenerationConfig
         config = make(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
-        outputs = model.generate_batch([list(prompt) for prompt in prompts], generation_config=config)
+        outputs = model.generate_batch(
+            [list(prompt) for prompt in prompts], generation_config=config, continuous_batching_config=blocks
+        )
         if not outputs or any(len(output.generated_tokens) != new_tokens for output in outputs.values()):
             raise RuntimeError("continuous batching gave no or too few tokens")
         return outputs

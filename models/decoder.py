@@ -60,9 +60,8 @@ class Decoder:
         self.dtype = weights.dtype
         self._norm = Norm(design.norm, weights)
         self._embedding_norm = None if design.embedding_norm is None else Norm(design.embedding_norm, weights)
-        # A tied table is kept once, as the head wants it: [hidden_size, vocab_size].
-        self._head = Linear((weights(design.head or design.embedding),))
-        self._embedding = None if design.head is None else weights(design.embedding)
+        self._embedding = weights(design.embedding)
+        self._head = Linear((self._embedding if design.head is None else weights(design.head),))
         index = 0
         branches = []
         for branch in (branch for layer in design.layers for branch in layer.branches):
@@ -105,10 +104,7 @@ class Decoder:
         return logits
 
     def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        if self._embedding is None:
-            x = self._head.weight.index_select(1, token_ids).t().contiguous()
-        else:
-            x = self._embedding.index_select(0, token_ids)
+        x = self._embedding.index_select(0, token_ids)
         if self._design.embedding_multiplier != 1.0:
             x = x * self._design.embedding_multiplier
         return x if self._embedding_norm is None else self._embedding_norm(x)

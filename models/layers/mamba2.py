@@ -21,12 +21,10 @@ class Mamba2:
         at = part.name
         self._part = part
         self._cache_index = cache_index
-        self._in = Linear.load(weights, (f"{at}.in_proj",), part.proj_bias, (part.in_multiplier,))
-        if any(factor != 1 for factor in part.multipliers):
-            group = part.n_groups * part.state_size
-            sizes = (part.inner_size, part.inner_size, group, group, part.num_heads)
-            scale = torch.cat([torch.full((size,), factor) for size, factor in zip(sizes, part.multipliers)])
-            self._in.weight.mul_(scale.to(self._in.weight))
+        self._in = Linear(
+            (self._scaled(weights(f"{at}.in_proj.weight")),),
+            self._scaled(weights(f"{at}.in_proj.bias")) if part.proj_bias else None,
+        )
         self._conv_weight = weights(f"{at}.conv1d.weight")[:, 0].t().contiguous()  # [K, C]
         self._conv_bias = weights(f"{at}.conv1d.bias") if part.conv_bias else None  # [C]
         self._dt_bias = weights.float(f"{at}.dt_bias")  # [H]
@@ -34,6 +32,17 @@ class Mamba2:
         self._skip = weights.float(f"{at}.D")[:, None]
         self._norm = None if part.norm is None else Norm(part.norm, weights)
         self._out = Linear.load(weights, (f"{at}.out_proj",), part.proj_bias, (part.out_multiplier,))
+
+    def _scaled(self, projection: torch.Tensor) -> torch.Tensor:
+        """The weight or bias of in_proj, rows times their multipliers."""
+        part = self._part
+        factors = [part.in_multiplier * factor for factor in part.multipliers]
+        if all(factor == 1 for factor in factors):
+            return projection
+        group = part.n_groups * part.state_size
+        sizes = (part.inner_size, part.inner_size, group, group, part.num_heads)
+        scale = torch.repeat_interleave(torch.tensor(factors), torch.tensor(sizes)).to(projection.device)
+        return (projection.float() * scale.view(-1, *[1] * (projection.ndim - 1))).to(projection.dtype)
 
     def __call__(self, u: torch.Tensor, step: Step) -> torch.Tensor:
         part, tokens = self._part, u.shape[0]

@@ -1,7 +1,9 @@
-"""MoE: a router that chooses experts per token, and the experts as two stacked weights.
+"""MoE: a router that chooses experts per token, and the experts.
 
-E experts, H hidden size, I intermediate size, T tokens, K experts per token.
+H hidden size, T tokens, K experts per token.
 """
+
+from collections.abc import Iterator
 
 import torch
 
@@ -58,11 +60,7 @@ class MoE:
     def __init__(self, part: experts.MoE, weights: Weights) -> None:
         self._part = part
         self._router = Router(part.router, part.top_k, weights)
-        self._in, self._down = _load_experts(part, weights)  # [E, H, I or 2 I], [E, I, H]
-        biased = part.layout == "gpt_oss"
-        fused, down = (f"{part.experts}.{name}_bias" for name in part.stacked)
-        self._in_bias = weights(fused) if biased else None
-        self._down_bias = weights(down) if biased else None
+        self._experts = tuple(_load_experts(part, weights))
         self._shared = None if part.shared is None else MLP(part.shared, weights)
         self._shared_gate = None if part.shared_gate is None else Linear((weights(part.shared_gate),))
 
@@ -88,33 +86,31 @@ class MoE:
         return out.to(x.dtype)
 
     def _expert(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        inner = x @ self._in[index]
-        if self._in_bias is not None and self._down_bias is not None:
-            gate, up = (inner + self._in_bias[index]).unflatten(-1, (-1, 2)).unbind(dim=-1)
+        inward, down = self._experts[index]
+        inner = inward(x)
+        if self._part.layout == "gpt_oss":
+            gate, up = inner.unflatten(-1, (-1, 2)).unbind(dim=-1)
             gate, up = gate.clamp(max=GPT_OSS_LIMIT), up.clamp(-GPT_OSS_LIMIT, GPT_OSS_LIMIT)
-            inner = (up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate)
-            return torch.addmm(self._down_bias[index], inner, self._down[index])
+            return down((up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate))
         if not self._part.gated:
-            return activate(self._part.activation, inner) @ self._down[index]
+            return down(activate(self._part.activation, inner))
         gate, up = inner.chunk(2, dim=-1)
-        return activate(self._part.activation, gate).mul_(up) @ self._down[index]
+        return down(activate(self._part.activation, gate).mul_(up))
 
 
-def _load_experts(part: experts.MoE, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
-    """([E, H, I or 2 I], [E, I, H]), filled expert by expert."""
+def _load_experts(part: experts.MoE, weights: Weights) -> Iterator[tuple[Linear, Linear]]:
+    """Per expert: the projections into it (gate and up), and out of it."""
+    if part.layout == "list":
+        names = part.projections[:2] if part.gated else part.projections[1:2]
+        for i in range(part.num_experts):
+            inward = Linear.load(weights, [f"{part.experts}.{i}.{name}" for name in names])
+            yield inward, Linear.load(weights, (f"{part.experts}.{i}.{part.projections[2]}",))
+        return
     fused, down = (f"{part.experts}.{name}" for name in part.stacked)
-    if part.layout == "gpt_oss":
-        return weights(fused), weights(down)
     if part.layout == "stacked":
-        return weights(fused).transpose(1, 2).contiguous(), weights(down).transpose(1, 2).contiguous()
-    wide = part.intermediate_size * (2 if part.gated else 1)
-    count, hidden, dtype, device = part.num_experts, part.hidden_size, weights.dtype, weights.device
-    inward = torch.empty(count, hidden, wide, dtype=dtype, device=device)
-    outward = torch.empty(count, part.intermediate_size, hidden, dtype=dtype, device=device)
-    gate, up, last = part.projections
-    for i in range(count):
-        names = (gate, up) if part.gated else (up,)
-        joined = torch.cat([weights(f"{part.experts}.{i}.{name}.weight") for name in names])
-        inward[i].copy_(joined.t())
-        outward[i].copy_(weights(f"{part.experts}.{i}.{last}.weight").t())
-    return inward, outward
+        for inner, outer in zip(weights(fused), weights(down), strict=True):
+            yield Linear((inner,)), Linear((outer,))
+        return
+    biases = zip(weights(f"{fused}_bias"), weights(f"{down}_bias"), strict=True)
+    for inner, outer, (inner_bias, outer_bias) in zip(weights(fused), weights(down), biases, strict=True):
+        yield Linear((inner.t(),), inner_bias), Linear((outer.t(),), outer_bias)
