@@ -6,7 +6,9 @@ the square of the chunk. Absent keys never enter a product: outside blocks come 
 positions inside a block are zeroed after the gather, and a chunk's gather is cut to exactly the keys it may see.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,6 +21,18 @@ QUERIES_PER_PIECE = 256
 GROUP_WASTE = 1.5  # gathered blocks per needed block above which decode rows are grouped by length
 
 
+class Decodes(Protocol):
+    """Decode rows of the batch, or some of them."""
+
+    def __call__(self, query: torch.Tensor, kv: torch.Tensor, scores: "Scores", out: torch.Tensor) -> None:
+        """query and out [T, num_kv_heads, heads per kv head, head_size]. Mutates the rows' part of `out`."""
+        ...
+
+
+# (first visible position and end of every decode row, their blocks, any layer's keys and values) -> who attends
+PlanDecodes = Callable[[Ints, Ints, Ints, AttentionCache], "tuple[Decodes, ...]"]
+
+
 @dataclass(frozen=True, slots=True)
 class _DecodeGroup:
     """Decode rows that share one gather of L keys per row, whole blocks from each row's first visible one on."""
@@ -28,6 +42,22 @@ class _DecodeGroup:
     parts: torch.Tensor  # [2 * D * num_kv_heads * blocks per row] what to gather, see `_parts`
     absent: torch.Tensor | None  # [n] gathered keys and values, flat, inside real blocks that the row must not see
     bias: torch.Tensor  # [D, 1, 1, L], 0 or -inf
+    workspace: Workspace
+
+    def __call__(self, query: torch.Tensor, kv: torch.Tensor, scores: "Scores", out: torch.Tensor) -> None:
+        """See Decodes."""
+        gathered = _gather(self.parts, kv, self.workspace)
+        if self.absent is not None:
+            gathered.view(-1, kv.shape[4]).index_fill_(0, self.absent, 0)
+        key_value = gathered.view(2, self.num_rows, kv.shape[2], -1, kv.shape[4])  # [2, D, num_kv_heads, L, head_size]
+        rows = slice(self.num_rows) if self.tokens is None else self.tokens
+        queries = query[rows]  # [D, num_kv_heads, heads per kv head, head_size]
+        if scores.plain:
+            out[rows] = F.scaled_dot_product_attention(
+                queries, key_value[0], key_value[1], attn_mask=self.bias, scale=scores.scale
+            )
+        else:
+            out[rows] = scores.attend(queries, key_value[0], key_value[1], self.bias, scores.sinks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +85,7 @@ class TorchAttention:
     """The plan of one step for all layers with the same block tables and window; see `dispatch.AttentionRun`."""
 
     writes: torch.Tensor  # [T * 2 * num_kv_heads] where the batch's keys and values go: rows of kv.view(-1, head_size)
-    groups: tuple[_DecodeGroup, ...]
+    decodes: tuple[Decodes, ...]
     chunks: tuple[_Chunk, ...]
     workspace: Workspace
 
@@ -67,17 +97,25 @@ class TorchAttention:
         sliding_window: int | None,
         cache: AttentionCache,
         workspace: Workspace,
+        plan_decodes: PlanDecodes | None = None,
     ) -> "TorchAttention":
-        """Index arithmetic for the step; `cache` gives shape, dtype and null block of the layers it is for."""
+        """Index arithmetic for the step; `cache` gives shape, dtype and null block of the layers it is for.
+
+        plan_decodes: who attends for decode rows; None: gathers of blocks.
+        """
         _, _, num_kv_heads, block_size, _ = cache.kv.shape
         assert tables.block_size == block_size
         decodes = context.num_decodes
         seq_lens = context.seq_lens
-        groups: list[_DecodeGroup] = []
+        groups: tuple[Decodes, ...] = ()
         if decodes:
             ends = seq_lens[:decodes]
             first = np.zeros_like(ends) if sliding_window is None else np.maximum(ends - sliding_window, 0)
-            groups = _decode_groups(first, ends, tables, cache)
+            table = tables.table[:decodes]
+            if plan_decodes is None:
+                groups = _decode_groups(first, ends, table, cache, workspace)
+            else:
+                groups = plan_decodes(first, ends, table, cache)
         chunks = [
             _plan_chunk(
                 tables.table[row],
@@ -92,7 +130,7 @@ class TorchAttention:
         block, offset = np.divmod(tables.slot_mapping, block_size)
         heads = np.arange(2 * num_kv_heads)
         writes = (block[:, None] * len(heads) + heads) * block_size + offset[:, None]  # [T, 2 * num_kv_heads]
-        return cls(torch.from_numpy(writes.reshape(-1)).to(cache.kv.device), tuple(groups), tuple(chunks), workspace)
+        return cls(torch.from_numpy(writes.reshape(-1)).to(cache.kv.device), groups, tuple(chunks), workspace)
 
     def __call__(
         self,
@@ -109,41 +147,17 @@ class TorchAttention:
         num_tokens, num_heads, _ = query.shape
         if key_value is not None:
             kv.view(-1, head_size).index_copy_(0, self.writes, key_value.reshape(-1, head_size))
-        scores = _Scores(scale, softcap, None if sinks is None else sinks.view(num_kv_heads, -1, 1))
+        scores = Scores(scale, softcap, None if sinks is None else sinks.view(num_kv_heads, -1, 1))
         grouped = query.view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_size)
         out = torch.empty_like(grouped, memory_format=torch.contiguous_format)
-        for group in self.groups:
-            self._decode(group, grouped, kv, scores, out)
+        for decodes in self.decodes:
+            decodes(grouped, kv, scores, out)
         for chunk in self.chunks:
             self._chunk(chunk, grouped, kv, scores, out)
         return out.view(num_tokens, num_heads, head_size)
 
-    def _gather(self, parts: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-        """One head's keys or values of a block per entry of `parts`: [n, block_size, head_size], in scratch memory."""
-        scratch = self.workspace.take((parts.shape[0], *kv.shape[3:]), kv)
-        torch.index_select(kv.view(-1, *kv.shape[3:]), 0, parts, out=scratch)
-        return scratch
-
-    def _decode(
-        self, group: _DecodeGroup, query: torch.Tensor, kv: torch.Tensor, scores: "_Scores", out: torch.Tensor
-    ) -> None:
-        gathered = self._gather(group.parts, kv)
-        if group.absent is not None:
-            gathered.view(-1, kv.shape[4]).index_fill_(0, group.absent, 0)
-        key_value = gathered.view(2, group.num_rows, kv.shape[2], -1, kv.shape[4])  # [2, D, num_kv_heads, L, head_size]
-        rows = slice(group.num_rows) if group.tokens is None else group.tokens
-        queries = query[rows]  # [D, num_kv_heads, heads per kv head, head_size]
-        if scores.plain:
-            out[rows] = F.scaled_dot_product_attention(
-                queries, key_value[0], key_value[1], attn_mask=group.bias, scale=scores.scale
-            )
-        else:
-            out[rows] = scores.attend(queries, key_value[0], key_value[1], group.bias, scores.sinks)
-
-    def _chunk(
-        self, chunk: _Chunk, query: torch.Tensor, kv: torch.Tensor, scores: "_Scores", out: torch.Tensor
-    ) -> None:
-        gathered = self._gather(chunk.parts, kv).view(2, kv.shape[2], -1, kv.shape[4])[:, :, chunk.skip :]
+    def _chunk(self, chunk: _Chunk, query: torch.Tensor, kv: torch.Tensor, scores: "Scores", out: torch.Tensor) -> None:
+        gathered = _gather(chunk.parts, kv, self.workspace).view(2, kv.shape[2], -1, kv.shape[4])[:, :, chunk.skip :]
         heads = query.shape[2]
         for piece in chunk.pieces:
             part = gathered[:, :, None, piece.first_key : piece.end_key].expand(-1, -1, heads, -1, -1)
@@ -162,7 +176,7 @@ class TorchAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
+class Scores:
     """How scores come about, beside the product of query and key."""
 
     scale: float
@@ -201,6 +215,13 @@ class _Scores:
         return torch.matmul(weights.to(value.dtype), value)
 
 
+def _gather(parts: torch.Tensor, kv: torch.Tensor, workspace: Workspace) -> torch.Tensor:
+    """One head's keys or values of a block per entry of `parts`: [n, block_size, head_size], in scratch memory."""
+    scratch = workspace.take((parts.shape[0], *kv.shape[3:]), kv)
+    torch.index_select(kv.view(-1, *kv.shape[3:]), 0, parts, out=scratch)
+    return scratch
+
+
 def _parts(blocks: Ints, num_kv_heads: int) -> Ints:
     """Rows of kv.view(-1, block_size, head_size) that hold `blocks` [D, n]: order (k or v, row, head, block)."""
     key_value = np.arange(2)[:, None, None, None] * num_kv_heads
@@ -209,21 +230,26 @@ def _parts(blocks: Ints, num_kv_heads: int) -> Ints:
     return parts.reshape(-1)
 
 
-def _decode_groups(first: Ints, ends: Ints, tables: BlockTables, cache: AttentionCache) -> list[_DecodeGroup]:
+def _decode_groups(
+    first: Ints, ends: Ints, table: Ints, cache: AttentionCache, workspace: Workspace
+) -> tuple[Decodes, ...]:
     """Decode row i sees keys first[i] .. ends[i] - 1. All rows in one group, or by powers of two of their number of
     blocks where one group would gather much for nothing."""
-    num_blocks = (ends - 1) // tables.block_size - first // tables.block_size + 1  # [D]
+    size = cache.kv.shape[3]
+    num_blocks = (ends - 1) // size - first // size + 1  # [D]
     if int(num_blocks.max()) * len(ends) <= GROUP_WASTE * int(num_blocks.sum()):
-        return [_decode_group(None, first, ends, tables.table[: len(ends)], cache)]
+        return (_decode_group(None, first, ends, table, cache, workspace),)
     bucket = np.ceil(np.log2(num_blocks))
     groups = []
     for value in np.unique(bucket):
         rows = np.flatnonzero(bucket == value)
-        groups.append(_decode_group(rows, first[rows], ends[rows], tables.table[rows], cache))
-    return groups
+        groups.append(_decode_group(rows, first[rows], ends[rows], table[rows], cache, workspace))
+    return tuple(groups)
 
 
-def _decode_group(rows: Ints | None, first: Ints, ends: Ints, table: Ints, cache: AttentionCache) -> _DecodeGroup:
+def _decode_group(
+    rows: Ints | None, first: Ints, ends: Ints, table: Ints, cache: AttentionCache, workspace: Workspace
+) -> _DecodeGroup:
     """`table` [D, logical blocks] of the group's rows; rows: their flat tokens, None for 0 .. D - 1."""
     _, _, num_kv_heads, size, _ = cache.kv.shape
     device = cache.kv.device
@@ -249,6 +275,7 @@ def _decode_group(rows: Ints | None, first: Ints, ends: Ints, table: Ints, cache
         parts=torch.from_numpy(_parts(blocks, num_kv_heads)).to(device),
         absent=torch.from_numpy(absent.reshape(-1)).to(device) if len(row) else None,
         bias=torch.from_numpy(bias).to(device=device, dtype=cache.kv.dtype)[:, None, None],
+        workspace=workspace,
     )
 
 

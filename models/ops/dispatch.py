@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from ..context import AttentionCache, BlockTables, ForwardContext, StateCache
+from . import cpu
 from .attention import TorchAttention
 from .recurrent import TorchRecurrent
 from .workspace import Workspace
@@ -97,5 +98,6 @@ class TorchOps:
 
 def select_ops(device: torch.device) -> Ops:
     """The implementation for `device`."""
-    del device  # one implementation so far
+    if device.type == "cpu" and cpu.is_available():
+        return cpu.CpuOps()
     return TorchOps()

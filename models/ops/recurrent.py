@@ -96,26 +96,30 @@ class TorchRecurrent:
     decodes: Decodes | None
     chunks: Chunks | None
     recorder: _Recorder | None
+    ssd: Operation = SSD
 
     @classmethod
-    def plan(cls, context: ForwardContext, cache: StateCache) -> "TorchRecurrent":
-        """Index arithmetic for the step; `cache` gives the convolution's kernel."""
+    def plan(cls, context: ForwardContext, cache: StateCache, ssd: Operation = SSD) -> "TorchRecurrent":
+        """Index arithmetic for the step; `cache` gives the convolution's kernel. ssd: who scans."""
         rows = RecurrentRows.of(context)
         tail = cache.conv.shape[1]
         recorder = None
         if context.deferred is not None:
             recorder = _Recorder(rows, context.deferred.rows, tail)
             context.deferred.record(recorder.advance)
-        return cls.of(rows, tail, recorder)
+        return cls.of(rows, tail, recorder, ssd)
 
     @classmethod
-    def of(cls, rows: RecurrentRows, tail: int, recorder: _Recorder | None = None) -> "TorchRecurrent":
+    def of(
+        cls, rows: RecurrentRows, tail: int, recorder: _Recorder | None = None, ssd: Operation = SSD
+    ) -> "TorchRecurrent":
         """The plan for `rows`."""
         decodes = rows.num_decodes
         return cls(
             plan_decodes(rows) if decodes else None,
             plan_chunks(rows, tail) if decodes < len(rows.lens) else None,
             recorder,
+            ssd,
         )
 
     def conv(
@@ -134,7 +138,7 @@ class TorchRecurrent:
         cache: StateCache,
     ) -> torch.Tensor:
         """x [T, H, P], dt [T, H], a [H], b and c [T, G, N] -> y [T, H, P] float32; advances cache.ssm."""
-        return self.apply(SSD, (inputs.float(), dt, b.float(), c.float()), (a,), cache.ssm)
+        return self.apply(self.ssd, (inputs.float(), dt, b.float(), c.float()), (a,), cache.ssm)
 
     def apply(self, operation: Operation, inputs: PerToken, constants: Constants, states: torch.Tensor) -> torch.Tensor:
         """One operation over the whole batch: decode rows, then chunks. Mutates the states."""

@@ -1,0 +1,115 @@
+"""CpuOps: plain torch with compiled kernels for decode rows, where numba is installed and caches are float32.
+
+Chunks and everything that has no kernel stay with torch. Results differ by rounding only.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from ..context import AttentionCache, BlockTables, ForwardContext, Ints, StateCache
+from .attention import Decodes, Scores, TorchAttention
+from .recurrent import Operation, TorchRecurrent
+from .recurrent_plan import Decodes as RecurrentDecodes
+from .ssd import ssd_chunks, ssd_decodes
+from .workspace import Workspace
+
+
+def is_available() -> bool:
+    """Whether numba is installed."""
+    return find_spec("numba") is not None
+
+
+def _kernels() -> ModuleType:
+    """The compiled kernels, with as many threads as torch uses. First use compiles, or reads numba's cache."""
+    import numba
+
+    from . import cpu_kernels
+
+    most: int = vars(numba.config)["NUMBA_NUM_THREADS"]
+    numba.set_num_threads(min(torch.get_num_threads(), most))
+    return cpu_kernels
+
+
+class CpuOps:
+    """See `dispatch.Ops`."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._workspace = Workspace()
+
+    def plan_attention(
+        self, context: ForwardContext, tables: BlockTables, sliding_window: int | None, cache: AttentionCache
+    ) -> TorchAttention:
+        plan_decodes = KernelDecodes.plan if cache.kv.dtype == torch.float32 else None
+        return TorchAttention.plan(context, tables, sliding_window, cache, self._workspace, plan_decodes)
+
+    def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> TorchRecurrent:
+        return TorchRecurrent.plan(context, cache, SSD)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDecodes:
+    """All decode rows, attended without a gather."""
+
+    first: Ints  # [D]
+    ends: Ints  # [D]
+    table: Ints  # [D, blocks]
+
+    @classmethod
+    def plan(cls, first: Ints, ends: Ints, table: Ints, cache: AttentionCache) -> tuple[Decodes, ...]:
+        del cache
+        wide = (np.ascontiguousarray(values, dtype=np.int64) for values in (first, ends, table))
+        return (cls(*wide),)
+
+    def __call__(self, query: torch.Tensor, kv: torch.Tensor, scores: Scores, out: torch.Tensor) -> None:
+        """See `attention.Decodes`."""
+        rows = len(self.ends)
+        sinks = np.zeros(0, dtype=np.float32) if scores.sinks is None else scores.sinks.flatten().numpy()
+        _kernels().attend(
+            query[:rows].flatten(1, 2).contiguous().numpy(),
+            kv.numpy(),
+            self.table,
+            self.first,
+            self.ends,
+            np.float32(scores.scale),
+            np.float32(scores.softcap or 0),
+            sinks,
+            out[:rows].flatten(1, 2).numpy(),
+        )
+
+
+def kernel_ssd_decodes(
+    plan: RecurrentDecodes,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    a: torch.Tensor,
+    ssm: torch.Tensor,
+) -> torch.Tensor:
+    """See `ssd.ssd_decodes`."""
+    if ssm.dtype != torch.float32:
+        return ssd_decodes(plan, x, dt, b, c, a, ssm)
+    y = torch.empty(x.shape)
+    fresh = np.zeros(len(x), dtype=np.bool_) if plan.fresh is None else plan.fresh.flatten().numpy()
+    _kernels().ssd_step(
+        ssm.numpy(),
+        plan.slots.numpy(),
+        fresh,
+        torch.exp(dt * a).numpy(),
+        (x * dt[:, :, None]).numpy(),
+        b.contiguous().numpy(),
+        c.contiguous().numpy(),
+        y.numpy(),
+    )
+    if plan.copy_rows is not None and plan.copy_slots is not None:
+        ssm.index_copy_(0, plan.copy_slots, ssm.index_select(0, plan.slots.index_select(0, plan.copy_rows)))
+    return y
+
+
+SSD = Operation(kernel_ssd_decodes, ssd_chunks)
