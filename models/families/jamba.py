@@ -43,7 +43,7 @@ def model(config: ConfigReader) -> Model:
             inner_size=config.integer("mamba_expand", 2) * hidden,
             state_size=state,
             dt_rank=rank,
-            conv_kernel=config.integer("mamba_d_conv", 4),
+            conv_kernel=config.integer("mamba_d_conv", 4, at_least=2),
             conv_bias=config.flag("mamba_conv_bias", True),
             proj_bias=config.flag("mamba_proj_bias", False),
             dt_norm=Norm(f"{at}.dt_layernorm", rank, eps),

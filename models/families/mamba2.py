@@ -27,7 +27,7 @@ def model(config: ConfigReader) -> Model:
             head_dim=head_dim,
             state_size=config.integer("state_size", 128),
             n_groups=config.integer("n_groups", 8),
-            conv_kernel=config.integer("conv_kernel", 4),
+            conv_kernel=config.integer("conv_kernel", 4, at_least=2),
             norm=Norm(f"{at}.norm", inner, eps),
             conv_bias=config.flag("use_conv_bias", True),
             proj_bias=config.flag("use_bias", False),

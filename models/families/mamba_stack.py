@@ -54,7 +54,7 @@ def mamba1(config: ConfigReader, at: str, norm: Callable[[str, int], Norm] | Non
         else config.integer("expand", 2) * hidden,
         state_size=state,
         dt_rank=rank,
-        conv_kernel=config.integer("conv_kernel", 4),
+        conv_kernel=config.integer("conv_kernel", 4, at_least=2),
         conv_bias=config.flag("use_conv_bias", True),
         proj_bias=config.flag("use_bias", False),
         dt_norm=None if norm is None else norm(f"{at}.dt_layernorm", rank),

@@ -35,7 +35,7 @@ def model(config: ConfigReader) -> Model:
                 hidden_size=hidden,
                 width=config.integer("lru_width", hidden),
                 num_heads=heads,
-                conv_kernel=config.integer("conv1d_width", 4),
+                conv_kernel=config.integer("conv1d_width", 4, at_least=2),
                 activation=activation,
             )
         return Attention(
