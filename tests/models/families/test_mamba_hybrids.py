@@ -27,6 +27,7 @@ HYBRIDS = {"layers_block_type": ["hybrid", "mamba", "hybrid", "hybrid", "hybrid"
         (BAMBA, [{}, {"attn_layer_indices": []}, {"layers_block_type": ["mamba"] * 3}]),
         (BAMBA, [{}, {"time_step_limit": [0.0, inf]}, {"time_step_limit": [0, {"__float__": "Infinity"}]}]),
         (BAMBA, [{}, {"mamba_d_head": "auto"}, {"mamba_d_head": 8}]),
+        (BAMBA, [{}, {"partial_rotary_factor": 0.5}, {"attn_rotary_emb": 2}]),
         (
             GRANITE,
             [
