@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from .blueprint import decoder as blueprint
-from .blueprint import experts, parts, recurrent
+from .blueprint import experts, parts, recurrent, zamba2
 from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
 from .context import ForwardContext
@@ -22,10 +22,12 @@ from .layers.moe import MoE
 from .layers.norm import Norm
 from .layers.rglru import RGLRU
 from .layers.step import Step
+from .layers.zamba2 import SharedBlock, SharedHybrid
 from .ops.dispatch import select_ops
 from .weights import Weights
 
 Layer = Callable[[torch.Tensor, Step], torch.Tensor]
+Blocks = dict[zamba2.SharedBlock, SharedBlock]  # what several layers share, built once
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,11 @@ class Decoder:
         self._head = Linear((self._embedding if design.head is None else weights(design.head),))
         index = 0
         branches = []
+        blocks: Blocks = {}
         for branch in (branch for layer in design.layers for branch in layer.branches):
             built = []
             for part in branch.parts:
-                built.append(_build(part, weights, index))
+                built.append(_build(part, weights, index, blocks))
                 index += len(part.specs(CacheDtypes()))
             pre, post = (None if norm is None else Norm(norm, weights) for norm in (branch.pre_norm, branch.post_norm))
             branches.append(Branch(pre, tuple(built), post, branch.multiplier, self.dtype))
@@ -118,8 +121,8 @@ class Decoder:
         return x if self._embedding_norm is None else self._embedding_norm(x)
 
 
-def _build(part: blueprint.Part, weights: Weights, cache_index: int) -> Layer:
-    """The layer of a part; its caches are those from `cache_index` on."""
+def _build(part: blueprint.Part, weights: Weights, cache_index: int, blocks: Blocks) -> Layer:
+    """The layer of a part; its caches are those from `cache_index` on. Mutates `blocks`: a new shared one is added."""
     match part:
         case parts.Attention():
             return Attention(part, weights, cache_index)
@@ -133,5 +136,9 @@ def _build(part: blueprint.Part, weights: Weights, cache_index: int) -> Layer:
             return Mamba2(part, weights, cache_index)
         case recurrent.RGLRU():
             return RGLRU(part, weights, cache_index)
+        case zamba2.SharedHybrid():
+            if part.block not in blocks:
+                blocks[part.block] = SharedBlock(part.block, weights)
+            return SharedHybrid(part, blocks[part.block], weights, cache_index)
         case _:
             raise NotImplementedError(type(part).__name__)

@@ -11,8 +11,9 @@ from hybrid.pools.specs import LayerSpec
 from .experts import MoE
 from .parts import MLP, Attention, CacheDtypes, Norm, Shapes
 from .recurrent import RGLRU, GatedDeltaNet, Mamba1, Mamba2, ShortConv
+from .zamba2 import SharedHybrid
 
-Part = Attention | Mamba1 | Mamba2 | GatedDeltaNet | ShortConv | RGLRU | MLP | MoE
+Part = Attention | Mamba1 | Mamba2 | GatedDeltaNet | ShortConv | RGLRU | MLP | MoE | SharedHybrid
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,16 @@ class Router:
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """Experts work in a smaller space: projections into it and, of their sum, back. Router and shared expert do not."""
+
+    size: int
+    into: str
+    back: str
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MoE:
     """Sum over the chosen experts of weight * expert(x), plus the shared expert.
 
@@ -52,6 +62,7 @@ class MoE:
     gated: bool = True
     projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")  # list
     stacked: tuple[str, str] = ("gate_up_proj", "down_proj")  # stacked and gpt_oss: names of the two tensors
+    latent: Latent | None = None
     shared: MLP | None = None
     shared_gate: str | None = None  # tensor [1, hidden_size]: sigmoid of it scales the shared expert
 
@@ -59,9 +70,17 @@ class MoE:
         if not 1 <= self.top_k <= self.num_experts:
             raise ValueError(f"{self.name}: {self.top_k} experts per token of {self.num_experts}")
 
+    @property
+    def width(self) -> int:
+        """Of what an expert reads and gives."""
+        return self.hidden_size if self.latent is None else self.latent.size
+
     def tensors(self) -> Shapes:
-        hidden, inner, count = self.hidden_size, self.intermediate_size, self.num_experts
-        shapes = self.router.tensors(count, hidden)
+        hidden, inner, count = self.width, self.intermediate_size, self.num_experts
+        shapes = self.router.tensors(count, self.hidden_size)
+        if self.latent is not None:
+            shapes |= linear(self.latent.into, hidden, self.hidden_size, self.latent.bias)
+            shapes |= linear(self.latent.back, self.hidden_size, hidden, self.latent.bias)
         if self.layout == "list":
             gate, up, down = self.projections
             for i in range(count):
@@ -80,7 +99,7 @@ class MoE:
         if self.shared is not None:
             shapes |= self.shared.tensors()
         if self.shared_gate is not None:
-            shapes[self.shared_gate] = (1, hidden)
+            shapes[self.shared_gate] = (1, self.hidden_size)
         return shapes
 
     def specs(self, dtypes: CacheDtypes) -> tuple[LayerSpec, ...]:

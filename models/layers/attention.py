@@ -17,8 +17,8 @@ class Attention:
         self._cache_index = cache_index
         self._scale = part.head_dim**-0.5 if part.scale is None else part.scale
         q, k, v, o = (f"{part.name}.{projection}" for projection in part.projections)
-        outer = part.in_multiplier
-        self._qkv = Linear.load(weights, (q, k, v), part.qkv_bias, (outer, outer * part.key_multiplier, outer))
+        factors = (1.0, part.key_multiplier, 1.0)
+        self._qkv = Linear.load(weights, (q, k, v), part.qkv_bias, factors, part.in_multiplier)
         self._out = Linear.load(weights, (o,), part.out_bias, (part.out_multiplier,))
         self._q_norm = None if part.q_norm is None else Norm(part.q_norm, weights)
         self._k_norm = None if part.k_norm is None else Norm(part.k_norm, weights)

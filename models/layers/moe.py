@@ -61,12 +61,16 @@ class MoE:
         self._part = part
         self._router = Router(part.router, part.top_k, weights)
         self._experts = tuple(_load_experts(part, weights))
+        latent = part.latent
+        self._into = None if latent is None else Linear.load(weights, (latent.into,), latent.bias)
+        self._back = None if latent is None else Linear.load(weights, (latent.back,), latent.bias)
         self._shared = None if part.shared is None else MLP(part.shared, weights)
         self._shared_gate = None if part.shared_gate is None else Linear((weights(part.shared_gate),))
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         chosen, weights = self._router(x)
-        out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        inputs = x if self._into is None else self._into(x)
+        out = torch.zeros(inputs.shape, dtype=torch.float32, device=x.device)
         # choices ordered by expert: each expert's tokens lie side by side
         order = chosen.flatten().argsort(stable=True)
         tokens = order.div(self._part.top_k, rounding_mode="floor")
@@ -76,8 +80,10 @@ class MoE:
         for expert, count in enumerate(counts):
             if count:
                 mine = slice(begin, begin + count)
-                out.index_add_(0, tokens[mine], self._expert(expert, x[tokens[mine]]).float() * shares[mine])
+                out.index_add_(0, tokens[mine], self._expert(expert, inputs[tokens[mine]]).float() * shares[mine])
                 begin += count
+        if self._back is not None:
+            out = self._back(out.to(x.dtype)).float()
         if self._shared is not None:
             shared = self._shared(x, step)
             if self._shared_gate is not None:
