@@ -14,11 +14,13 @@ from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
 from .context import ForwardContext
 from .layers.attention import Attention
+from .layers.delta_net import GatedDeltaNet
 from .layers.linear import Linear
 from .layers.mamba2 import Mamba2
 from .layers.mlp import MLP
 from .layers.moe import MoE
 from .layers.norm import Norm
+from .layers.short_conv import ShortConv
 from .layers.step import Step
 from .ops.dispatch import select_ops
 from .weights import Weights
@@ -125,5 +127,9 @@ def _build(part: blueprint.Part, weights: Weights, cache_index: int) -> Layer:
             return MoE(part, weights)
         case recurrent.Mamba2():
             return Mamba2(part, weights, cache_index)
+        case recurrent.GatedDeltaNet():
+            return GatedDeltaNet(part, weights, cache_index)
+        case recurrent.ShortConv():
+            return ShortConv(part, weights, cache_index)
         case _:
             raise NotImplementedError(type(part).__name__)

@@ -18,6 +18,7 @@ class Router:
     name: str  # tensors `{name}.weight` [num_experts, hidden_size] and, with `bias`, `{name}.bias`
     scoring: Literal["softmax", "softmax_top", "sigmoid"]
     normalise: bool = False  # the chosen weights sum to 1 (before `scale`)
+    sum_eps: float = 1e-20  # added to the sum that normalises
     scale: float = 1.0
     bias: bool = False  # of the logits
     correction: str | None = None  # tensor [num_experts], added to the scores when choosing, not to the weights

@@ -1,8 +1,8 @@
 """TorchRecurrent: the operations of recurrent layers over a mixed batch, in plain torch: one place that splits a batch
 into decode rows and chunks and that can replay the rows whose states are deferred.
 
-The operations themselves: `conv`, `ssd` (Mamba-2), and others beside them. Each is a pair of functions, one for decode
-rows and one for chunks, over inputs per token, constants, and the layer's states.
+The operations themselves: `conv`, `ssd` (Mamba-2), `delta_rule` (gated delta net), and others beside them. Each is a
+pair of functions, one for decode rows and one for chunks, over inputs per token, constants, and the layer's states.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import torch
 
 from ..context import ForwardContext, Ints, StateCache
 from .conv import conv_chunks, conv_decodes
+from .delta_rule import delta_chunks, delta_decodes
 from .recurrent_plan import Chunks, Decodes, RecurrentRows, plan_chunks, plan_decodes, upload
 from .ssd import ssd_chunks, ssd_decodes
 
@@ -31,6 +32,7 @@ class Operation:
 
 CONV = Operation(conv_decodes, conv_chunks)
 SSD = Operation(ssd_decodes, ssd_chunks)
+DELTA = Operation(delta_decodes, delta_chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,18 @@ class TorchRecurrent:
     ) -> torch.Tensor:
         """x [T, H, P], dt [T, H], a [H], b and c [T, G, N] -> y [T, H, P] float32; advances cache.ssm."""
         return self.apply(SSD, (inputs.float(), dt, b.float(), c.float()), (a,), cache.ssm)
+
+    def delta_rule(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        log_decay: torch.Tensor,
+        beta: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        """query and key [T, G, K], value [T, H, V], log_decay and beta [T, H] -> y [T, H, V]; advances cache.ssm."""
+        return self.apply(DELTA, (query, key, value, log_decay, beta), (), cache.ssm)
 
     def apply(self, operation: Operation, inputs: PerToken, constants: Constants, states: torch.Tensor) -> torch.Tensor:
         """One operation over the whole batch: decode rows, then chunks. Mutates the states."""
