@@ -46,7 +46,7 @@ def open_checkpoint(directory: str | Path) -> Checkpoint:
     """Read the configuration and the tensors' names and shapes. Raises ValueError: one sentence for what is wrong."""
     folder = Path(directory)
     model = read_config(folder)
-    tensors = SafetensorsSource(folder, _weight_files(folder), model.renames)
+    tensors = SafetensorsSource(folder, _weight_files(folder), model.prefixes)
     model = model.as_stored(tensors.shapes)
     tensors.check(model.tensors(), model.ignored)
     return Checkpoint(model, tensors)
@@ -101,10 +101,10 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
 class SafetensorsSource:
     """Tensors of one or more safetensors files by name; nothing is read before it is asked for, and nothing kept."""
 
-    def __init__(self, folder: Path, files: tuple[Path, ...], renames: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(self, folder: Path, files: tuple[Path, ...], prefixes: tuple[tuple[str, str], ...] = ()) -> None:
         """Reads names and shapes. Raises ValueError for a file that is no safetensors file, or a name found twice.
 
-        renames: see `Model.renames`.
+        prefixes: (of a name in the files, what stands for it here); the first that fits a name counts.
         """
         self.folder = folder
         self.shapes: dict[str, Shape] = {}
@@ -119,7 +119,7 @@ class SafetensorsSource:
         for path in files:
             file = self._opened(path)
             for stored in file.keys():  # noqa: SIM118 - no mapping
-                name = _renamed(stored, renames)
+                name = _renamed(stored, prefixes)
                 if name in self._files:
                     raise ValueError(f"{path}: tensor {name} is also in {self._files[name].name}")
                 self._files[name] = path
@@ -178,10 +178,10 @@ class SafetensorsSource:
         return self._open[1]
 
 
-def _renamed(stored: str, renames: tuple[tuple[str, str], ...]) -> str:
-    for pattern, replacement in renames:
-        if match := re.match(pattern, stored):
-            return match.expand(replacement) + stored[match.end() :]
+def _renamed(stored: str, prefixes: tuple[tuple[str, str], ...]) -> str:
+    for prefix, replacement in prefixes:
+        if stored.startswith(prefix):
+            return replacement + stored.removeprefix(prefix)
     return stored
 
 

@@ -23,6 +23,10 @@ class ConfigReader:
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
 
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there and says that there is no such thing, where absence may mean a default."""
+        return key in self._data and self._data[key] is None
+
     def get(self, key: str, default: Any = None) -> Any:
         """The value as it is; `default` where the key is absent."""
         value = self._data.get(key)

@@ -1,14 +1,14 @@
 """Model: a whole checkpoint as a blueprint: the decoder, what sees images, and what serving needs to know of both."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from hybrid.pools.specs import EncoderSpec, ModelSpec, dtype_bytes
 
 from ..native_config import NativeVisionConfig
-from .decoder import Decoder, Layer, Part
+from .decoder import Decoder, Part
 from .experts import MoE
 from .parts import CacheDtypes, Shapes
+from .recurrent import GatedDeltaNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +24,21 @@ class Model:
     ignored: tuple[
         str, ...
     ] = ()  # regular expressions: tensors that the checkpoint may hold and the engine does not use
-    # (regular expression, replacement): what else a tensor is called in some files -> its name here; the first that
-    # matches at the beginning of a name counts
-    renames: tuple[tuple[str, str], ...] = ()
+    # A checkpoint's names may begin otherwise than the decoder's: (prefix there, here), the first that fits counts
+    prefixes: tuple[tuple[str, str], ...] = ()
 
     def tensors(self) -> Shapes:
         """Name -> shape of everything that the checkpoint must hold."""
         return self.decoder.tensors() | (self.vision_tensors or {})
 
-    def as_stored(self, names: Collection[str]) -> "Model":
-        """The same model for a checkpoint that holds `names`: experts are stacked where it stacks them."""
+    def as_stored(self, shapes: Shapes) -> "Model":
+        """The same model for a checkpoint that holds `shapes`, where a part may be stored in several ways."""
 
         def stored(part: Part) -> Part:
-            if isinstance(part, MoE) and part.layout == "list" and f"{part.experts}.{part.stacked[0]}" in names:
-                return replace(part, layout="stacked")
-            return part
+            return part.as_stored(shapes) if isinstance(part, MoE | GatedDeltaNet) else part
 
         layers = tuple(
-            Layer(tuple(replace(branch, parts=tuple(map(stored, branch.parts))) for branch in layer.branches))
+            replace(layer, branches=tuple(replace(b, parts=tuple(map(stored, b.parts))) for b in layer.branches))
             for layer in self.decoder.layers
         )
         return replace(self, decoder=replace(self.decoder, layers=layers))

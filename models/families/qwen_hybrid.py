@@ -15,7 +15,7 @@ from . import common
 
 KINDS = {"linear_attention": "delta", "full_attention": "full"}
 MTP = r"mtp\..*"  # predicts the token after the next one; nothing here reads it
-TEXT_OF_A_VLM = (r"model\.language_model\.", "model.")
+TEXT_OF_A_VLM = ("model.language_model.", "model.")
 
 
 def model(
@@ -84,7 +84,7 @@ def model(
         dtype=common.dtype(config),
         eos_token_ids=common.eos_token_ids(config),
         ignored=(common.OLD_BUFFERS, MTP),
-        renames=(TEXT_OF_A_VLM,),
+        prefixes=(TEXT_OF_A_VLM,),
     )
 
 

@@ -25,7 +25,7 @@ class GatedDeltaNet:
         self._cache_index = cache_index
         self._in = Linear(_projections(part, weights))
         if part.layout == "separate":
-            taps = torch.cat([weights(f"{at}.{name}_conv1d.weight") for name in "qkv"])
+            taps = torch.cat([weights(name) for name in part.separate_convs])
         else:
             taps = weights(f"{at}.conv1d.weight")
         self._conv_weight = taps[:, 0].t().contiguous()  # [kernel, channels]

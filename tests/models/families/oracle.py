@@ -18,6 +18,7 @@ from . import cases
 
 # Parameters whose distribution means something: their initial values are kept, with a little noise.
 DYNAMICS = ("A_log", "dt_bias", "recurrent_param", "dt_proj.bias")
+CORRECTIONS = ("e_score_correction_bias", "expert_bias")  # buffers that are part of a checkpoint
 
 
 def all_cases() -> dict[str, PreTrainedConfig]:
@@ -39,7 +40,7 @@ class Oracle:
             text._experts_implementation = "eager"
         auto: Any = AutoModelForCausalLM
         model: PreTrainedModel = auto.from_config(config, dtype=torch.float32).eval()
-        randomise(model, seed)
+        randomise(model, seed, getattr(config, "weights_gain", 1.2))  # less where a case amplifies any rounding
         model.save_pretrained(folder, max_shard_size="60KB")
         self.model = model
         self.folder = folder
@@ -62,9 +63,12 @@ class Oracle:
 
 
 @torch.no_grad()
-def randomise(model: PreTrainedModel, seed: int) -> None:
+def randomise(model: PreTrainedModel, seed: int, gain: float) -> None:
     """Mutates: large random weights of about unit gain."""
     generator = torch.Generator().manual_seed(seed)
+    for name, buffer in model.named_buffers():
+        if name.endswith(CORRECTIONS):
+            buffer.add_(0.2 * torch.randn(buffer.shape, generator=generator))
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("linear_attn.A_log"):
@@ -75,6 +79,6 @@ def randomise(model: PreTrainedModel, seed: int) -> None:
             parameter.copy_(noise)
         elif parameter.ndim > 1:
             fan_in = parameter.shape[-1] if parameter.ndim == 2 else parameter[0].numel() / parameter.shape[-2]
-            parameter.copy_(1.2 * noise / max(1.0, fan_in) ** 0.5)
+            parameter.copy_(gain * noise / max(1.0, fan_in) ** 0.5)
         else:
             parameter.add_(0.3 * noise)

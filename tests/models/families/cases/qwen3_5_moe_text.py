@@ -13,7 +13,9 @@ EXPERTS = {
 }
 CASES = {
     "attention first": Qwen3_5MoeTextConfig(
-        **EXPERTS, layer_types=["full_attention", "linear_attention", "linear_attention"], rope_parameters=ROPE
+        **{**EXPERTS, "weights_gain": 0.9},
+        layer_types=["full_attention", "linear_attention", "linear_attention"],
+        rope_parameters=ROPE,
     ),
     "tied": Qwen3_5MoeTextConfig(**{**EXPERTS, "full_attention_interval": 2}, tie_word_embeddings=True),
 }

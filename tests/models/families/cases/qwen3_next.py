@@ -24,7 +24,9 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 1,
 }
 CASES = {
-    "every third layer": Qwen3NextConfig(**{**SMALL, "num_hidden_layers": 3, "full_attention_interval": 3}),
+    "every third layer": Qwen3NextConfig(
+        **{**SMALL, "num_hidden_layers": 3, "full_attention_interval": 3, "weights_gain": 0.9}
+    ),
     "attention first, dense layers, biases": Qwen3NextConfig(
         **{**SMALL, "linear_num_value_heads": 3},
         layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"],
