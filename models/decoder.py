@@ -14,6 +14,7 @@ from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
 from .context import ForwardContext
 from .layers.attention import Attention
+from .layers.delta_net import GatedDeltaNet
 from .layers.linear import Linear
 from .layers.mamba1 import Mamba1
 from .layers.mamba2 import Mamba2
@@ -21,6 +22,7 @@ from .layers.mlp import MLP
 from .layers.moe import MoE
 from .layers.norm import Norm
 from .layers.rglru import RGLRU
+from .layers.short_conv import ShortConv
 from .layers.step import Step
 from .layers.zamba2 import SharedBlock, SharedHybrid
 from .ops.dispatch import select_ops
@@ -140,5 +142,9 @@ def _build(part: blueprint.Part, weights: Weights, cache_index: int, blocks: Blo
             if part.block not in blocks:
                 blocks[part.block] = SharedBlock(part.block, weights)
             return SharedHybrid(part, blocks[part.block], weights, cache_index)
+        case recurrent.GatedDeltaNet():
+            return GatedDeltaNet(part, weights, cache_index)
+        case recurrent.ShortConv():
+            return ShortConv(part, weights, cache_index)
         case _:
             raise NotImplementedError(type(part).__name__)

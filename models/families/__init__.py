@@ -13,7 +13,7 @@ from hybrid.pools.specs import ModelSpec
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 
-_NO_FAMILIES = {"attention_only", "common", "gemmas", "mamba_hybrid", "mamba_stack"}
+_NO_FAMILIES = {"attention_only", "common", "gemmas", "lfm_hybrid", "mamba_hybrid", "mamba_stack", "qwen_hybrid"}
 # model_type -> file of this folder: a family's file is named after its model_type; some are read by another's.
 FAMILIES = {module.name: module.name for module in iter_modules(__path__) if module.name not in _NO_FAMILIES}
 

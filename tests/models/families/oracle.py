@@ -18,7 +18,7 @@ from . import cases
 
 # Parameters whose distribution means something: their initial values are kept, with a little noise.
 DYNAMICS = ("A_log", "dt_bias", "recurrent_param", "dt_proj.bias")
-CORRECTIONS = ("e_score_correction_bias",)  # buffers that are part of a checkpoint
+CORRECTIONS = ("e_score_correction_bias", "expert_bias")  # buffers that are part of a checkpoint
 
 
 def all_cases() -> dict[str, PreTrainedConfig]:
@@ -71,7 +71,9 @@ def randomise(model: PreTrainedModel, seed: int, gain: float) -> None:
             buffer.add_(0.2 * torch.randn(buffer.shape, generator=generator))
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if name.endswith(DYNAMICS) or (parameter.ndim == 1 and "norm" in name):
+        if name.endswith("linear_attn.A_log"):
+            parameter.copy_(0.7 * noise - 2)  # transformers' own forget nearly everything at once
+        elif name.endswith(DYNAMICS) or (parameter.ndim == 1 and "norm" in name):
             parameter.add_(0.2 * noise)
         elif "embed" in name:
             parameter.copy_(noise)
