@@ -38,7 +38,7 @@ chat: $(INSTALLED)
 
 # One process per core, one thread each: small models gain nothing from more.
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -ra -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -ra -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
