@@ -46,7 +46,7 @@ def open_checkpoint(directory: str | Path) -> Checkpoint:
     """Read the configuration and the tensors' names and shapes. Raises ValueError: one sentence for what is wrong."""
     folder = Path(directory)
     model = read_config(folder)
-    tensors = SafetensorsSource(folder, _weight_files(folder))
+    tensors = SafetensorsSource(folder, _weight_files(folder), model.prefixes)
     tensors.check(model.tensors(), model.ignored)
     return Checkpoint(model, tensors)
 
@@ -100,10 +100,14 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
 class SafetensorsSource:
     """Tensors of one or more safetensors files by name; nothing is read before it is asked for, and nothing kept."""
 
-    def __init__(self, folder: Path, files: tuple[Path, ...]) -> None:
-        """Reads names and shapes. Raises ValueError for a file that is no safetensors file, or a name found twice."""
+    def __init__(self, folder: Path, files: tuple[Path, ...], prefixes: tuple[tuple[str, str], ...] = ()) -> None:
+        """Reads names and shapes. Raises ValueError for a file that is no safetensors file, or a name found twice.
+
+        prefixes: (of a name in the files, what stands for it here); the first that fits a name counts.
+        """
         self.folder = folder
         self.shapes: dict[str, Shape] = {}
+        self._stored: dict[str, str] = {}  # name -> name in the file
         self._files: dict[str, Path] = {}
         self._open: tuple[Path, Any] | None = None
         self._read_since_opening = 0
@@ -113,11 +117,13 @@ class SafetensorsSource:
         )
         for path in files:
             file = self._opened(path)
-            for name in file.keys():  # noqa: SIM118 - no mapping
+            for stored in file.keys():  # noqa: SIM118 - no mapping
+                name = _renamed(stored, prefixes)
                 if name in self._files:
                     raise ValueError(f"{path}: tensor {name} is also in {self._files[name].name}")
                 self._files[name] = path
-                self.shapes[name] = tuple(file.get_slice(name).get_shape())
+                self._stored[name] = stored
+                self.shapes[name] = tuple(file.get_slice(stored).get_shape())
 
     def check(self, expected: Mapping[str, Shape], ignored: tuple[str, ...]) -> None:
         """Raise ValueError unless names and shapes are the expected ones. ignored: regular expressions of others."""
@@ -141,7 +147,7 @@ class SafetensorsSource:
         """The tensor, checked. Raises ValueError for values that are no numbers."""
         path = self._files[name]
         try:
-            tensor = self._opened(path).get_tensor(name)
+            tensor = self._opened(path).get_tensor(self._stored[name])
         except (SafetensorError, OSError) as error:
             raise _unreadable(path, error) from None
         assert isinstance(tensor, torch.Tensor)
@@ -169,6 +175,13 @@ class SafetensorsSource:
             except (SafetensorError, OSError) as error:
                 raise _unreadable(path, error) from None
         return self._open[1]
+
+
+def _renamed(stored: str, prefixes: tuple[tuple[str, str], ...]) -> str:
+    for prefix, replacement in prefixes:
+        if stored.startswith(prefix):
+            return replacement + stored.removeprefix(prefix)
+    return stored
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:

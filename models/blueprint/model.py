@@ -22,6 +22,8 @@ class Model:
     ignored: tuple[
         str, ...
     ] = ()  # regular expressions: tensors that the checkpoint may hold and the engine does not use
+    # A checkpoint's names may begin otherwise than the decoder's: (prefix there, prefix here); the first that fits counts.
+    prefixes: tuple[tuple[str, str], ...] = ()
 
     def tensors(self) -> Shapes:
         """Name -> shape of everything that the checkpoint must hold."""

@@ -27,8 +27,11 @@ class Family(Protocol):
 
 
 def read_model(config: Mapping[str, Any]) -> Model:
-    """The blueprint of a whole `config.json`. Raises ValueError naming the key and the value."""
-    model_type = config.get("model_type")
+    """The blueprint of a whole `config.json`. Raises ValueError naming the key and the value.
+
+    A configuration of the package `mamba_ssm` has no model_type: `ssm_cfg` tells it.
+    """
+    model_type = config.get("model_type", "mamba_ssm" if "ssm_cfg" in config else None)
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(f"model_type {model_type!r} is not supported; supported are {', '.join(sorted(FAMILIES))}")
     family: Family = import_module(f".{FAMILIES[model_type]}", __name__)
