@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from .blueprint import decoder as blueprint
-from .blueprint import experts, parts, recurrent
+from .blueprint import experts, parts, per_layer, recurrent
 from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
 from .context import ForwardContext
@@ -19,11 +19,25 @@ from .layers.mamba2 import Mamba2
 from .layers.mlp import MLP
 from .layers.moe import MoE
 from .layers.norm import Norm
+from .layers.per_layer import PerLayerEmbedding, PerLayerInput
 from .layers.step import Step
 from .ops.dispatch import select_ops
 from .weights import Weights
 
 Layer = Callable[[torch.Tensor, Step], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Normed:
+    """See `blueprint.decoder.Normed`."""
+
+    pre_norm: Norm | None
+    layer: Layer
+    post_norm: Norm | None
+
+    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        out = self.layer(x if self.pre_norm is None else self.pre_norm(x), step)
+        return out if self.post_norm is None else self.post_norm(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,7 @@ class Branch:
     layers: tuple[Layer, ...]
     post_norm: Norm | None
     multiplier: float
+    scale: torch.Tensor | None
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         normed = x if self.pre_norm is None else self.pre_norm(x)
@@ -43,7 +58,8 @@ class Branch:
             added = added + layer(normed, step)
         if self.post_norm is not None:
             added = self.post_norm(added)
-        return torch.add(x, added, alpha=self.multiplier)
+        out = torch.add(x, added, alpha=self.multiplier)
+        return out if self.scale is None else out * self.scale
 
 
 class Decoder:
@@ -63,15 +79,18 @@ class Decoder:
         # A tied table is kept once, as the head wants it: [hidden_size, vocab_size].
         self._head = Linear((weights(design.head or design.embedding),))
         self._embedding = None if design.head is None else weights(design.embedding)
+        self._per_layer = None if design.per_layer is None else PerLayerEmbedding(design.per_layer, weights)
         index = 0
+        indices: dict[str, int] = {}  # of the caches of attentions, by name
         branches = []
         for branch in (branch for layer in design.layers for branch in layer.branches):
             built = []
             for part in branch.parts:
-                built.append(_build(part, weights, index))
+                built.append(_build(part, weights, index, indices))
                 index += len(part.specs(CacheDtypes()))
             pre, post = (None if norm is None else Norm(norm, weights) for norm in (branch.pre_norm, branch.post_norm))
-            branches.append(Branch(pre, tuple(built), post, branch.multiplier))
+            scale = None if branch.scale is None else weights(branch.scale)
+            branches.append(Branch(pre, tuple(built), post, branch.multiplier, scale))
         self._branches = tuple(branches)
 
     @property
@@ -90,7 +109,7 @@ class Decoder:
         x = self._embed(context.token_ids)
         if context.images is not None:
             x[context.images.indices] = context.images.embeddings.to(x.dtype)
-        step = Step(context, self._ops, x)
+        step = Step(context, self._ops, x, None if self._per_layer is None else self._per_layer(context.token_ids, x))
         for branch in self._branches:
             x = branch(x, step)
         return x
@@ -114,11 +133,17 @@ class Decoder:
         return x if self._embedding_norm is None else self._embedding_norm(x)
 
 
-def _build(part: blueprint.Part, weights: Weights, cache_index: int) -> Layer:
-    """The layer of a part; its caches are those from `cache_index` on."""
+def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: dict[str, int]) -> Layer:
+    """The layer of a part; its caches are those from `cache_index` on. Mutates `indices`, of attentions by name."""
     match part:
+        case blueprint.Normed():
+            pre, post = (None if norm is None else Norm(norm, weights) for norm in (part.pre_norm, part.post_norm))
+            return Normed(pre, _build(part.part, weights, cache_index, indices), post)
         case parts.Attention():
-            return Attention(part, weights, cache_index)
+            indices[part.name] = cache_index if part.kv_from is None else indices[part.kv_from]
+            return Attention(part, weights, indices[part.name])
+        case per_layer.PerLayerInput():
+            return PerLayerInput(part, weights)
         case parts.MLP():
             return MLP(part, weights)
         case experts.MoE():

@@ -5,7 +5,7 @@ from typing import Literal
 
 from hybrid.pools.specs import LayerSpec
 
-from .parts import MLP, Activation, CacheDtypes, Shapes, linear
+from .parts import MLP, Activation, CacheDtypes, Norm, Shapes, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,20 @@ class Router:
     correction: str | None = None  # tensor [num_experts], added to the scores when choosing, not to the weights
     groups: int = 1  # experts lie in groups of which only the best `top_groups` are considered
     top_groups: int = 1
+    norm: Norm | None = None  # of what it sees
+    input_scale: str | None = None  # tensor [hidden_size]: multiplies what it sees, and so does hidden_size ** -0.5
+    expert_scale: str | None = None  # tensor [num_experts]: multiplies the weights in the end
 
     def tensors(self, num_experts: int, hidden_size: int) -> Shapes:
         shapes = linear(self.name, num_experts, hidden_size, self.bias)
         if self.correction is not None:
             shapes[self.correction] = (num_experts,)
+        if self.norm is not None:
+            shapes |= self.norm.tensors()
+        if self.input_scale is not None:
+            shapes[self.input_scale] = (hidden_size,)
+        if self.expert_scale is not None:
+            shapes[self.expert_scale] = (num_experts,)
         return shapes
 
 
@@ -54,6 +63,7 @@ class MoE:
     stacked: tuple[str, str] = ("gate_up_proj", "down_proj")  # stacked and gpt_oss: names of the two tensors
     shared: MLP | None = None
     shared_gate: str | None = None  # tensor [1, hidden_size]: sigmoid of it scales the shared expert
+    norm: Norm | None = None  # of what the experts see; the router sees x
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_k <= self.num_experts:
@@ -77,6 +87,8 @@ class MoE:
             else:
                 shapes |= {fused: (count, hidden, wide), down: (count, inner, hidden)}
                 shapes |= {f"{fused}_bias": (count, wide), f"{down}_bias": (count, hidden)}
+        if self.norm is not None:
+            shapes |= self.norm.tensors()
         if self.shared is not None:
             shapes |= self.shared.tensors()
         if self.shared_gate is not None:

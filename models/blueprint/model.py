@@ -22,7 +22,7 @@ class Model:
     ignored: tuple[
         str, ...
     ] = ()  # regular expressions: tensors that the checkpoint may hold and the engine does not use
-    # A checkpoint's names may begin otherwise than the decoder's: (prefix there, prefix here); the first that fits counts.
+    # How names begin: (in the checkpoint, here); the first that fits a name counts.
     prefixes: tuple[tuple[str, str], ...] = ()
 
     def tensors(self) -> Shapes:

@@ -9,6 +9,7 @@ from ..blueprint import experts
 from ..weights import Weights
 from .linear import Linear
 from .mlp import MLP, activate
+from .norm import Norm
 from .step import Step
 
 GPT_OSS_LIMIT = 7.0  # gates and values are clamped to it
@@ -22,12 +23,17 @@ class Router:
         self._router = router
         self._top_k = top_k
         bias = weights.float(f"{router.name}.bias") if router.bias else None
+        self._norm = None if router.norm is None else Norm(router.norm, weights)
         self._logits = Linear((weights.float(f"{router.name}.weight"),), bias)
+        if router.input_scale is not None:
+            scale = weights.float(router.input_scale)
+            self._logits.weight = self._logits.weight * (scale * len(scale) ** -0.5)[:, None]
+        self._expert_scale = None if router.expert_scale is None else weights.float(router.expert_scale)
         self._correction = None if router.correction is None else weights.float(router.correction)
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         router = self._router
-        logits = self._logits(x.float())
+        logits = self._logits((x if self._norm is None else self._norm(x)).float())
         if router.scoring == "softmax_top":
             best, chosen = logits.topk(self._top_k, dim=-1)
             weights = best.softmax(dim=-1)
@@ -37,6 +43,8 @@ class Router:
             weights = scores.gather(1, chosen)
         if router.normalise:
             weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-20)
+        if self._expert_scale is not None:
+            weights = weights * self._expert_scale[chosen]
         return chosen, weights * router.scale
 
     def _preferences(self, scores: torch.Tensor) -> torch.Tensor:
@@ -58,6 +66,7 @@ class MoE:
     def __init__(self, part: experts.MoE, weights: Weights) -> None:
         self._part = part
         self._router = Router(part.router, part.top_k, weights)
+        self._norm = None if part.norm is None else Norm(part.norm, weights)
         self._in, self._down = _load_experts(part, weights)  # [E, H, I or 2 I], [E, I, H]
         biased = part.layout == "gpt_oss"
         fused, down = (f"{part.experts}.{name}_bias" for name in part.stacked)
@@ -68,6 +77,8 @@ class MoE:
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         chosen, weights = self._router(x)
+        if self._norm is not None:
+            x = self._norm(x)
         out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         # choices ordered by expert: each expert's tokens lie side by side
         order = chosen.flatten().argsort(stable=True)

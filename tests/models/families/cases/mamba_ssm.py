@@ -1,9 +1,10 @@
-"""The authors' own format of Mamba-2 and Mamba-1: transformers' checkpoints with other names and another config.json."""
+"""The authors' own format of Mamba-2 and Mamba-1: what transformers saved, with other names and keys."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import Mamba2Config, MambaConfig
 
@@ -50,7 +51,7 @@ def export(folder: Path) -> None:
         "fused_add_norm": True,
         "tie_embeddings": saved["tie_word_embeddings"],
     }
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for file in folder.glob("*.safetensors"):
         tensors |= load_file(file)
         file.unlink()
