@@ -60,16 +60,14 @@ def model(config: ConfigReader) -> Model:
 
 def _text_config(config: ConfigReader) -> Mapping[str, Any]:
     model_type = config.one_of("model_type", tuple(TEXT_TYPES))
-    whole = {key: config.get(key) for key in config if key in config}
-    if model_type == "qwen2_5_vl" and "text_config" not in config:
-        text = {key: value for key, value in whole.items() if key != "model_type"}
-    else:
-        reader = config.reader("text_config")
-        text = {key: reader.get(key) for key in reader if key in reader}
-    text_type = text.get("model_type", TEXT_TYPES[model_type])
+    at_root = model_type == "qwen2_5_vl" and "text_config" not in config
+    reader = config if at_root else config.reader("text_config")
+    text = {key: reader.get(key) for key in reader}
+    text_type = TEXT_TYPES[model_type] if at_root else reader.get("model_type", TEXT_TYPES[model_type])
     text["model_type"] = SAME_AS.get(text_type, text_type)
-    if not any(key in text for key in COMMON):
-        text |= {key: whole[key] for key in COMMON if key in whole}
-    text |= {key: whole[key] for key in OUTER if key in whole}
-    text.setdefault("tie_word_embeddings", model_type in TIED)
+    if not any(key in reader for key in COMMON):
+        text |= {key: config.get(key) for key in COMMON}
+    text |= {key: config.get(key) for key in OUTER if key in config}
+    if "tie_word_embeddings" not in config and "tie_word_embeddings" not in reader:
+        text["tie_word_embeddings"] = model_type in TIED
     return DEFAULTS.get(text["model_type"], {}) | text
