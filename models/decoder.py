@@ -129,7 +129,10 @@ class Decoder:
         else:
             x = self._embedding.index_select(0, token_ids)
         if self._design.embedding_multiplier != 1.0:
-            x = x * self._design.embedding_multiplier
+            factor = self._design.embedding_multiplier
+            if self._design.embedding_multiplier_rounded:
+                factor = torch.tensor(factor, dtype=x.dtype).item()
+            x = x * factor
         return x if self._embedding_norm is None else self._embedding_norm(x)
 
 

@@ -7,7 +7,7 @@ Pickle files are never opened.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ def open_checkpoint(directory: str | Path) -> Checkpoint:
     folder = Path(directory)
     model = read_config(folder)
     tensors = SafetensorsSource(folder, _weight_files(folder), model.prefixes)
+    model = _with_own_head(model, tensors)
     tensors.check(model.tensors(), model.ignored)
     return Checkpoint(model, tensors)
 
@@ -59,6 +60,17 @@ def read_config(directory: str | Path) -> Model:
         return read_model(data)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _with_own_head(model: Model, tensors: "SafetensorsSource") -> Model:
+    """Some checkpoints hold a head although the configuration ties it. Where it is no copy of the embedding, it counts
+    (as in transformers); a copy is ignored."""
+    decoder, head = model.decoder, model.decoder.tied_head
+    if head is None or head not in tensors.shapes or decoder.embedding not in tensors.shapes:
+        return model
+    if torch.equal(tensors[head], tensors[decoder.embedding]):
+        return replace(model, ignored=(*model.ignored, re.escape(head)))
+    return replace(model, decoder=replace(decoder, head=head))
 
 
 def _read_object(path: Path, missing: str) -> dict[str, Any]:

@@ -20,8 +20,16 @@ class ConfigReader:
     def __contains__(self, key: str) -> bool:
         return self._data.get(key) is not None
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> "ConfigReader":
+        """The same object, with values for keys that are absent; a key that is there stays, be it null."""
+        return ConfigReader({**defaults, **self._data}, self._where)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
+
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there and says that there is no such thing, where absence may mean a default."""
+        return key in self._data and self._data[key] is None
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value as it is; `default` where the key is absent."""

@@ -74,6 +74,9 @@ def _parameters(config: ConfigReader, layer_type: str | None) -> tuple[str, Mapp
         key, params = f"{key}.{layer_type}", params[layer_type] or {}
     if not isinstance(params, Mapping):
         raise config.error(key, params, "an object")
+    nested = [name for name, value in params.items() if isinstance(value, Mapping)]
+    if nested:
+        raise ValueError(f"config.{key} has an entry {nested[0]!r}, where one rope for all layers was expected")
     return key, params
 
 

@@ -13,7 +13,7 @@ from hybrid.pools.specs import ModelSpec
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 
-_NO_FAMILIES = {"common", "vision_language"}
+_NO_FAMILIES = {"attention_only", "common", "gemmas", "vision_language"}
 # Checkpoints that see images, served as the text decoders that they hold.
 _VISION_LANGUAGE = {"gemma3", "gemma4", "idefics3", "lfm2_vl", "llava", "mistral3", "qwen2_5_vl"}
 _VISION_LANGUAGE |= {"qwen3_5", "qwen3_5_moe", "qwen3_vl", "smolvlm"}
@@ -43,5 +43,9 @@ def read_model(config: Mapping[str, Any], where: str = "config") -> Model:
 
 
 def layer_specs(config: Mapping[str, Any], dtype: str = "bfloat16", state_dtype: str = "float32") -> ModelSpec:
-    """What a model keeps per layer, from its `config.json` alone; dtypes as in `Model.spec`. Raises ValueError."""
-    return read_model(config).spec(dtype, state_dtype)
+    """What a model keeps per layer, from its `config.json` alone; dtypes as in `Model.spec`. Raises ValueError.
+
+    Weights may be quantised, which loading refuses: it changes nothing that is kept.
+    """
+    plain = {key: value for key, value in config.items() if key != "quantization_config"}
+    return read_model(plain).spec(dtype, state_dtype)

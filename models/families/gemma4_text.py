@@ -34,6 +34,7 @@ def model(config: ConfigReader) -> Model:
             norm=reader.norm("model.norm"),
             head=common.head_name(config, tied=True),
             embedding_multiplier=reader.hidden**0.5,
+            embedding_multiplier_rounded=True,
             logits_softcap=softcap,
             per_layer=reader.per_layer_embedding(),
         ),

@@ -49,7 +49,7 @@ class Oracle:
             text._experts_implementation = "eager"
         auto: Any = AutoModelForImageTextToText if "vision_config" in config.sub_configs else AutoModelForCausalLM
         model: PreTrainedModel = auto.from_config(config, dtype=torch.float32).eval()
-        randomise(model, seed)
+        randomise(model, seed, getattr(config, "weights_gain", 1.2))  # less where a case amplifies any rounding
         model.save_pretrained(folder, max_shard_size="60KB")
         if export is not None:
             export(folder)
@@ -74,7 +74,7 @@ class Oracle:
 
 
 @torch.no_grad()
-def randomise(model: PreTrainedModel, seed: int) -> None:
+def randomise(model: PreTrainedModel, seed: int, gain: float) -> None:
     """Mutates: large random weights of about unit gain."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -85,7 +85,7 @@ def randomise(model: PreTrainedModel, seed: int) -> None:
             parameter.copy_(noise)
         elif parameter.ndim > 1:
             fan_in = parameter.shape[-1] if parameter.ndim == 2 else parameter[0].numel() / parameter.shape[-2]
-            parameter.copy_(1.2 * noise / max(1.0, fan_in) ** 0.5)
+            parameter.copy_(gain * noise / max(1.0, fan_in) ** 0.5)
         else:
             parameter.add_(0.3 * noise)
     for name, buffer in model.named_buffers():
