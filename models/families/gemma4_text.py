@@ -23,6 +23,7 @@ def model(config: ConfigReader) -> Model:
     config.refuse("use_bidirectional_attention", ("vision",), "text is read causally")
     reader = _Reader(config)
     layers = tuple(Layer(tuple(reader.branches(index))) for index in range(reader.num_layers))
+    head = common.head_name(config, tied=True)
     softcap = config.positive("final_logit_softcapping") if "final_logit_softcapping" in config else None
     return Model(
         decoder=Decoder(
@@ -32,7 +33,8 @@ def model(config: ConfigReader) -> Model:
             layers=layers,
             embedding="model.embed_tokens.weight",
             norm=reader.norm("model.norm"),
-            head=common.head_name(config, tied=True),
+            head=head,
+            tied_head="lm_head.weight" if head is None else None,
             embedding_multiplier=reader.hidden**0.5,
             embedding_multiplier_rounded=True,
             logits_softcap=softcap,

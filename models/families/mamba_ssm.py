@@ -51,10 +51,10 @@ def model(config: ConfigReader) -> Model:
             embedding="backbone.embedding.weight",
             norm=Norm("backbone.norm_f", hidden, EPS),
             head=None if tied else "lm_head.weight",
+            tied_head="lm_head.weight" if tied else None,
         ),
         dtype=common.dtype(config),
         eos_token_ids=common.eos_token_ids(config),
-        ignored=("lm_head.weight",) if tied else (),  # a copy of the embedding
     )
 
 
