@@ -15,11 +15,13 @@ from .blueprint.parts import CacheDtypes
 from .context import ForwardContext
 from .layers.attention import Attention
 from .layers.linear import Linear
+from .layers.mamba1 import Mamba1
 from .layers.mamba2 import Mamba2
 from .layers.mlp import MLP
 from .layers.moe import MoE
 from .layers.norm import Norm
 from .layers.per_layer import PerLayerEmbedding, PerLayerInput
+from .layers.rglru import RGLRU
 from .layers.step import Step
 from .ops.dispatch import select_ops
 from .weights import Weights
@@ -49,9 +51,10 @@ class Branch:
     post_norm: Norm | None
     multiplier: float
     scale: torch.Tensor | None
+    dtype: torch.dtype  # of what the layers read
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        normed = x if self.pre_norm is None else self.pre_norm(x)
+        normed = (x if self.pre_norm is None else self.pre_norm(x)).to(self.dtype)
         first, *others = self.layers
         added = first(normed, step)
         for layer in others:
@@ -90,7 +93,7 @@ class Decoder:
                 index += len(part.specs(CacheDtypes()))
             pre, post = (None if norm is None else Norm(norm, weights) for norm in (branch.pre_norm, branch.post_norm))
             scale = None if branch.scale is None else weights(branch.scale)
-            branches.append(Branch(pre, tuple(built), post, branch.multiplier, scale))
+            branches.append(Branch(pre, tuple(built), post, branch.multiplier, scale, self.dtype))
         self._branches = tuple(branches)
 
     @property
@@ -110,13 +113,15 @@ class Decoder:
         if context.images is not None:
             x[context.images.indices] = context.images.embeddings.to(x.dtype)
         step = Step(context, self._ops, x, None if self._per_layer is None else self._per_layer(context.token_ids, x))
+        if self._design.residual_float32:
+            x = x.float()
         for branch in self._branches:
             x = branch(x, step)
         return x
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, hidden_size] as `forward` gives it -> [n, vocab_size] float32."""
-        logits = self._head(self._norm(hidden)).float()
+        logits = self._head(self._norm(hidden).to(self.dtype)).float()
         if self._design.logits_multiplier != 1.0:
             logits *= self._design.logits_multiplier
         if self._design.logits_softcap is not None:
@@ -151,7 +156,11 @@ def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: di
             return MLP(part, weights)
         case experts.MoE():
             return MoE(part, weights)
+        case recurrent.Mamba1():
+            return Mamba1(part, weights, cache_index)
         case recurrent.Mamba2():
             return Mamba2(part, weights, cache_index)
+        case recurrent.RGLRU():
+            return RGLRU(part, weights, cache_index)
         case _:
             raise NotImplementedError(type(part).__name__)

@@ -75,6 +75,7 @@ class Decoder:
     logits_multiplier: float = 1.0
     logits_softcap: float | None = None
     per_layer: PerLayerEmbedding | None = None
+    residual_float32: bool = False  # what the branches add up to is float32, whatever the dtype of the weights
 
     def tensors(self) -> Shapes:
         """Name -> shape of everything that the checkpoint must hold for the decoder."""

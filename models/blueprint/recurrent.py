@@ -8,7 +8,7 @@ from typing import Literal
 
 from hybrid.pools.specs import LayerSpec, MambaSpec
 
-from .parts import CacheDtypes, Norm, Shapes, linear
+from .parts import Activation, CacheDtypes, Norm, Shapes, linear
 
 
 def _state(channels: int, kernel: int, shape: tuple[int, ...], dtypes: CacheDtypes) -> tuple[LayerSpec, ...]:
@@ -46,7 +46,7 @@ class Mamba1:
         return shapes | linear(f"{at}.out_proj", self.hidden_size, inner, self.proj_bias)
 
     def specs(self, dtypes: CacheDtypes) -> tuple[LayerSpec, ...]:
-        return _state(self.inner_size, self.conv_kernel, (self.inner_size, self.state_size), dtypes)
+        return _state(self.inner_size, self.conv_kernel, (self.state_size, self.inner_size), dtypes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +193,11 @@ class RGLRU:
     width: int
     num_heads: int  # blocks of the block-diagonal gates
     conv_kernel: int
+    activation: Activation  # of the branch beside the recurrence
+
+    def __post_init__(self) -> None:
+        if self.width % self.num_heads:
+            raise ValueError(f"{self.name}: width {self.width} is no multiple of {self.num_heads} heads")
 
     def tensors(self) -> Shapes:
         at, width, block = self.name, self.width, self.width // self.num_heads

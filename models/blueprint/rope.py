@@ -4,7 +4,7 @@ Sources: RoPE (Su et al. 2021); YaRN (Peng et al. 2023); Llama 3.1's and LongRoP
 `modeling_rope_utils.py`, whose names and keys these are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import log, pi
 
@@ -38,16 +38,18 @@ def read_rope(
     rotary_factor: float = 1.0,
     layer_type: str | None = None,
     interleaved: bool = False,
+    kinds: Collection[str] = KINDS,
 ) -> Rope:
     """The rope that a configuration describes, old spelling (`rope_theta`, `rope_scaling`) or new (`rope_parameters`).
 
     theta, rotary_factor: where the configuration says nothing; theta None: it has to. layer_type: where
-    `rope_parameters` has one entry per kind of layer, which one. Raises ValueError for a kind that is not supported.
+    `rope_parameters` has one entry per kind of layer, which one. kinds: those that the
+    family knows. Raises ValueError for any other.
     """
     key, params = _parameters(config, layer_type)
     kind = params.get("rope_type", params.get("type", "default"))
-    if kind not in KINDS:
-        raise config.error(f"{key}.rope_type", kind, f"one of {', '.join(KINDS)}")
+    if kind not in kinds:
+        raise config.error(f"{key}.rope_type", kind, f"one of {', '.join(kinds)}")
     if kind == "mrope":
         kind = "default"  # three positions per token, which are the same one for text
     reader = ConfigReader(params, key)

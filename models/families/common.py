@@ -4,11 +4,14 @@ Spelled as transformers spells it. Raises ValueError naming the key and the valu
 """
 
 from collections.abc import Mapping
+from math import isnan
+from struct import pack, unpack
 
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.parts import ACTIVATIONS, Activation
 
 DTYPES = ("float32", "bfloat16", "float16")
+RECURRENT_POSITIONS = 131072  # the limit where a model has no positions that could end: recurrent layers and windows
 OLD_BUFFERS = r".*rotary_emb\.inv_freq"  # saved by transformers of long ago; computed here
 
 
@@ -52,3 +55,28 @@ def head_dim(config: ConfigReader) -> int:
 def head_name(config: ConfigReader, name: str = "lm_head.weight", tied: bool = False) -> str | None:
     """The tensor of the output head; None where it is tied to the embedding. `tied`: what an absent key means."""
     return None if config.flag("tie_word_embeddings", tied) else name
+
+
+def time_step_limit(config: ConfigReader, key: str = "time_step_limit") -> tuple[float, float]:
+    """The range that step sizes are clamped to, [0, infinity] where it is absent.
+
+    Infinity is written `Infinity` by old versions of transformers, and {"__float__": "Infinity"} by new ones.
+    """
+    limits = []
+    for value in config.entries(key, 2, default=[0.0, float("inf")]):
+        number = float("inf") if value == {"__float__": "Infinity"} else value
+        if isinstance(number, bool) or not isinstance(number, int | float) or isnan(number):
+            raise config.error(key, value, "two numbers")
+        limits.append(float(number))
+    low, high = limits
+    if low > high:
+        raise config.error(key, config.get(key), "in order")
+    return low, high
+
+
+def bfloat16(value: float) -> float:
+    """The nearest bfloat16, ties to even: some constants are kept so, whatever the dtype of the weights."""
+    (bits,) = unpack("<I", pack("<f", value))
+    bits += 0x7FFF + (bits >> 16 & 1)
+    (rounded,) = unpack("<f", pack("<I", bits & 0xFFFF0000))
+    return float(rounded)

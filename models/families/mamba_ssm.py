@@ -14,7 +14,6 @@ from ..blueprint.recurrent import Mamba1, Mamba2
 from . import common
 
 EPS = 1e-5  # of every norm; no configuration says it
-MAX_POSITIONS = 2**20  # a state has no end of its own
 COMMON = {"layer", "d_state", "d_conv", "expand", "conv_bias", "bias"}
 KNOWN = {  # keys of `ssm_cfg` that are read
     "Mamba1": COMMON | {"dt_rank"},
@@ -46,12 +45,13 @@ def model(config: ConfigReader) -> Model:
         decoder=Decoder(
             vocab_size=ceil(vocab_size / multiple) * multiple,
             hidden_size=hidden,
-            max_positions=MAX_POSITIONS,
+            max_positions=common.RECURRENT_POSITIONS,
             layers=tuple(layer(f"backbone.layers.{i}") for i in range(config.integer("n_layer"))),
             embedding="backbone.embedding.weight",
             norm=Norm("backbone.norm_f", hidden, EPS),
             head=None if tied else "lm_head.weight",
             tied_head="lm_head.weight" if tied else None,
+            residual_float32=config.flag("residual_in_fp32", True),
         ),
         dtype=common.dtype(config),
         eos_token_ids=common.eos_token_ids(config),

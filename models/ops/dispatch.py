@@ -65,6 +65,29 @@ class RecurrentRun(Protocol):
         """
         ...
 
+    def selective_scan(
+        self,
+        inputs: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        """h = exp(dt a) h + b (outer) dt x;  y = c . h, in float32; advances cache.ssm.
+
+        inputs x and dt (after softplus, float32) [T, channels], a [state_size, channels] (negative), b and c
+        [T, state_size] -> y [T, channels] float32, without the D x term. h is [state_size, channels].
+        """
+        ...
+
+    def gated_scan(self, inputs: torch.Tensor, log_decay: torch.Tensor, cache: StateCache) -> torch.Tensor:
+        """h = exp(log_decay) h + x, elementwise in float32; advances cache.ssm.
+
+        inputs x and log_decay (at most 0) [T, channels] float32 -> every h [T, channels].
+        """
+        ...
+
 
 class Ops(Protocol):
     """An implementation."""

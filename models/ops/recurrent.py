@@ -1,8 +1,8 @@
 """TorchRecurrent: the operations of recurrent layers over a mixed batch, in plain torch: one place that splits a batch
 into decode rows and chunks and that can replay the rows whose states are deferred.
 
-The operations themselves: `conv`, `ssd` (Mamba-2), and others beside them. Each is a pair of functions, one for decode
-rows and one for chunks, over inputs per token, constants, and the layer's states.
+The operations themselves: `conv`, `ssd` (Mamba-2), `selective` (Mamba-1, RG-LRU), and others beside them. Each is a
+pair of functions, one for decode rows and one for chunks, over inputs per token, constants, and the layer's states.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ import torch
 from ..context import ForwardContext, Ints, StateCache
 from .conv import conv_chunks, conv_decodes
 from .recurrent_plan import Chunks, Decodes, RecurrentRows, plan_chunks, plan_decodes, upload
+from .selective import selective_chunks, selective_decodes
 from .ssd import ssd_chunks, ssd_decodes
 
 PerToken = tuple[torch.Tensor, ...]  # each [T, ...]
@@ -31,6 +32,7 @@ class Operation:
 
 CONV = Operation(conv_decodes, conv_chunks)
 SSD = Operation(ssd_decodes, ssd_chunks)
+SELECTIVE = Operation(selective_decodes, selective_chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,24 @@ class TorchRecurrent:
     ) -> torch.Tensor:
         """x [T, H, P], dt [T, H], a [H], b and c [T, G, N] -> y [T, H, P] float32; advances cache.ssm."""
         return self.apply(SSD, (inputs.float(), dt, b.float(), c.float()), (a,), cache.ssm)
+
+    def selective_scan(
+        self,
+        inputs: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        """x and dt [T, W], a [N, W], b and c [T, N] -> y [T, W] float32; advances cache.ssm [slots, N, W]."""
+        return self.apply(SELECTIVE, (inputs.float() * dt, dt, b.float(), c.float()), (a,), cache.ssm)
+
+    def gated_scan(self, inputs: torch.Tensor, log_decay: torch.Tensor, cache: StateCache) -> torch.Tensor:
+        """x and log_decay [T, W] float32 -> h [T, W]; advances cache.ssm [slots, W]."""
+        one = inputs.new_ones(1, 1)
+        ones = one.expand(len(inputs), 1)
+        return self.apply(SELECTIVE, (inputs, log_decay, ones, ones), (one,), cache.ssm[:, None])
 
     def apply(self, operation: Operation, inputs: PerToken, constants: Constants, states: torch.Tensor) -> torch.Tensor:
         """One operation over the whole batch: decode rows, then chunks. Mutates the states."""

@@ -83,6 +83,7 @@ class Chunks:
     rounds: tuple[tuple[torch.Tensor, torch.Tensor], ...]  # per round of the recurrence: (rows, their blocks)
     written_blocks: torch.Tensor  # [S]
     written_offsets: torch.Tensor  # [S] last token seen, inside its block
+    written_at: dict[int, tuple[torch.Tensor, torch.Tensor]]  # the same by offset: (index of 0 .. S - 1, blocks)
 
 
 def upload(values: Ints, device: torch.device) -> torch.Tensor:
@@ -137,6 +138,12 @@ def plan_chunks(rows: RecurrentRows, tail: int) -> Chunks:
     for turn in range(int(blocks_of_row.max())):
         left = np.flatnonzero(blocks_of_row > turn)
         rounds.append((upload(left, device), upload(first_block[left] + turn, device)))
+    written_blocks = first_block[written_rows] + (written_lengths - 1) // size
+    written_offsets = (written_lengths - 1) % size
+    written_at = {}
+    for offset in np.unique(written_offsets).tolist():
+        states = np.flatnonzero(written_offsets == offset)
+        written_at[offset] = (upload(states, device), upload(written_blocks[states], device))
     return Chunks(
         begin=decodes,
         num_tokens=num_tokens,
@@ -151,6 +158,7 @@ def plan_chunks(rows: RecurrentRows, tail: int) -> Chunks:
         num_blocks=int(blocks_of_row.sum()),
         padded_index=upload(padded_index, device),
         rounds=tuple(rounds),
-        written_blocks=upload(first_block[written_rows] + (written_lengths - 1) // size, device),
-        written_offsets=upload((written_lengths - 1) % size, device),
+        written_blocks=upload(written_blocks, device),
+        written_offsets=upload(written_offsets, device),
+        written_at=written_at,
     )
