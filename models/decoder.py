@@ -14,6 +14,7 @@ from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
 from .context import ForwardContext
 from .layers.attention import Attention
+from .layers.delta_net import GatedDeltaNet
 from .layers.linear import Linear
 from .layers.mamba1 import Mamba1
 from .layers.mamba2 import Mamba2
@@ -22,6 +23,7 @@ from .layers.moe import MoE
 from .layers.norm import Norm
 from .layers.per_layer import PerLayerEmbedding, PerLayerInput
 from .layers.rglru import RGLRU
+from .layers.short_conv import ShortConv
 from .layers.step import Step
 from .ops.dispatch import select_ops
 from .weights import Weights
@@ -162,5 +164,9 @@ def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: di
             return Mamba2(part, weights, cache_index)
         case recurrent.RGLRU():
             return RGLRU(part, weights, cache_index)
+        case recurrent.GatedDeltaNet():
+            return GatedDeltaNet(part, weights, cache_index)
+        case recurrent.ShortConv():
+            return ShortConv(part, weights, cache_index)
         case _:
             raise NotImplementedError(type(part).__name__)

@@ -48,6 +48,7 @@ def open_checkpoint(directory: str | Path) -> Checkpoint:
     model = read_config(folder)
     tensors = SafetensorsSource(folder, _weight_files(folder), model.prefixes)
     model = _with_own_head(model, tensors)
+    model = model.as_stored(tensors.shapes)
     tensors.check(model.tensors(), model.ignored)
     return Checkpoint(model, tensors)
 

@@ -1,6 +1,6 @@
 """MoE: a mixture of experts as frozen data: who routes, how experts are stored, what is shared."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hybrid.pools.specs import LayerSpec
@@ -18,6 +18,7 @@ class Router:
     name: str  # tensors `{name}.weight` [num_experts, hidden_size] and, with `bias`, `{name}.bias`
     scoring: Literal["softmax", "softmax_top", "sigmoid"]
     normalise: bool = False  # the chosen weights sum to 1 (before `scale`)
+    sum_eps: float = 1e-20  # added to the sum that normalises
     scale: float = 1.0
     bias: bool = False  # of the logits
     correction: str | None = None  # tensor [num_experts], added to the scores when choosing, not to the weights
@@ -68,6 +69,11 @@ class MoE:
     def __post_init__(self) -> None:
         if not 1 <= self.top_k <= self.num_experts:
             raise ValueError(f"{self.name}: {self.top_k} experts per token of {self.num_experts}")
+
+    def as_stored(self, shapes: Shapes) -> "MoE":
+        """Some files stack what others list."""
+        stacks = self.layout == "list" and f"{self.experts}.{self.stacked[0]}" in shapes
+        return replace(self, layout="stacked") if stacks else self
 
     def tensors(self) -> Shapes:
         hidden, inner, count = self.hidden_size, self.intermediate_size, self.num_experts

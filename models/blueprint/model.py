@@ -1,12 +1,14 @@
 """Model: a whole checkpoint as a blueprint: the decoder, what sees images, and what serving needs to know of both."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hybrid.pools.specs import EncoderSpec, ModelSpec, dtype_bytes
 
 from ..native_config import NativeVisionConfig
-from .decoder import Decoder
+from .decoder import Decoder, Part
+from .experts import MoE
 from .parts import CacheDtypes, Shapes
+from .recurrent import GatedDeltaNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,24 @@ class Model:
     ignored: tuple[
         str, ...
     ] = ()  # regular expressions: tensors that the checkpoint may hold and the engine does not use
-    # How names begin: (in the checkpoint, here); the first that fits a name counts.
+    # A checkpoint's names may begin otherwise than the decoder's: (prefix there, here), the first that fits counts
     prefixes: tuple[tuple[str, str], ...] = ()
 
     def tensors(self) -> Shapes:
         """Name -> shape of everything that the checkpoint must hold."""
         return self.decoder.tensors() | (self.vision_tensors or {})
+
+    def as_stored(self, shapes: Shapes) -> "Model":
+        """The same model for a checkpoint that holds `shapes`, where a part may be stored in several ways."""
+
+        def stored(part: Part) -> Part:
+            return part.as_stored(shapes) if isinstance(part, MoE | GatedDeltaNet) else part
+
+        layers = tuple(
+            replace(layer, branches=tuple(replace(b, parts=tuple(map(stored, b.parts))) for b in layer.branches))
+            for layer in self.decoder.layers
+        )
+        return replace(self, decoder=replace(self.decoder, layers=layers))
 
     def spec(self, dtype: str, state_dtype: str = "float32") -> ModelSpec:
         """What the model keeps: dtype of keys, values, convolution tails and image embeddings; of recurrent states.

@@ -3,7 +3,7 @@
 Each keeps one state per request: the last kernel - 1 inputs of a causal convolution, and (most of them) a matrix.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hybrid.pools.specs import LayerSpec, MambaSpec
@@ -117,6 +117,8 @@ class GatedDeltaNet:
     norm: Norm  # per value head, of the output before its gate
     layout: Literal["fused", "split", "separate"]
     negative_eigenvalues: bool = False  # beta up to 2
+    # separate: channels of the three stored convolutions, together those of q, k and v; None: they are those of q, k, v
+    stored_channels: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.num_v_heads % self.num_k_heads:
@@ -135,6 +137,16 @@ class GatedDeltaNet:
         """q, k and v side by side."""
         return 2 * self.key_size + self.value_size
 
+    @property
+    def separate_convs(self) -> tuple[str, str, str]:
+        """Tensors of the separate layout."""
+        return f"{self.name}.q_conv1d.weight", f"{self.name}.k_conv1d.weight", f"{self.name}.v_conv1d.weight"
+
+    def as_stored(self, shapes: Shapes) -> "GatedDeltaNet":
+        """transformers keeps one convolution and saves it in thirds, whatever the sizes of q, k and v."""
+        q, k, v = (shapes.get(name, (0,))[0] for name in self.separate_convs)
+        return replace(self, stored_channels=(q, k, v)) if q + k + v == self.conv_channels else self
+
     def tensors(self) -> Shapes:
         at, hidden, heads = self.name, self.hidden_size, self.num_v_heads
         keys, values = self.key_size, self.value_size
@@ -149,8 +161,8 @@ class GatedDeltaNet:
             shapes |= linear(f"{at}.v_proj", values, hidden) | linear(f"{at}.g_proj", values, hidden)
             shapes |= linear(f"{at}.b_proj", heads, hidden) | linear(f"{at}.a_proj", heads, hidden)
         if self.layout == "separate":
-            for part, channels in (("q", keys), ("k", keys), ("v", values)):
-                shapes[f"{at}.{part}_conv1d.weight"] = (channels, 1, self.conv_kernel)
+            for name, channels in zip(self.separate_convs, self.stored_channels or (keys, keys, values)):
+                shapes[name] = (channels, 1, self.conv_kernel)
         else:
             shapes[f"{at}.conv1d.weight"] = (self.conv_channels, 1, self.conv_kernel)
         shapes |= {f"{at}.dt_bias": (heads,), f"{at}.A_log": (heads,)} | self.norm.tensors()

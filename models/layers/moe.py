@@ -42,7 +42,7 @@ class Router:
             chosen = self._preferences(scores).topk(self._top_k, dim=-1).indices
             weights = scores.gather(1, chosen)
         if router.normalise:
-            weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-20)
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + router.sum_eps)
         if self._expert_scale is not None:
             weights = weights * self._expert_scale[chosen]
         return chosen, weights * router.scale

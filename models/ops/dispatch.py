@@ -88,6 +88,22 @@ class RecurrentRun(Protocol):
         """
         ...
 
+    def delta_rule(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        log_decay: torch.Tensor,
+        beta: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        """s = exp(log_decay) s;  s = s + key (outer) beta (value - key s);  y = query s; advances cache.ssm.
+
+        All float32: query (scaled) and key [T, num_k_heads, k_head_dim], value [T, num_v_heads, v_head_dim], log_decay
+        (at most 0) and beta [T, num_v_heads] -> y [T, num_v_heads, v_head_dim]. Value heads lie grouped by key head.
+        """
+        ...
+
 
 class Ops(Protocol):
     """An implementation."""

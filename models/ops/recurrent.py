@@ -1,8 +1,8 @@
 """TorchRecurrent: the operations of recurrent layers over a mixed batch, in plain torch: one place that splits a batch
 into decode rows and chunks and that can replay the rows whose states are deferred.
 
-The operations themselves: `conv`, `ssd` (Mamba-2), `selective` (Mamba-1, RG-LRU), and others beside them. Each is a
-pair of functions, one for decode rows and one for chunks, over inputs per token, constants, and the layer's states.
+The operations themselves: `conv`, `ssd` (Mamba-2), `selective` (Mamba-1, RG-LRU), `delta_rule` (gated delta net). Each
+is a pair of functions, one for decode rows and one for chunks, over inputs per token, constants, and the layer's states.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import torch
 
 from ..context import ForwardContext, Ints, StateCache
 from .conv import conv_chunks, conv_decodes
+from .delta_rule import delta_chunks, delta_decodes
 from .recurrent_plan import Chunks, Decodes, RecurrentRows, plan_chunks, plan_decodes, upload
 from .selective import selective_chunks, selective_decodes
 from .ssd import ssd_chunks, ssd_decodes
@@ -33,6 +34,7 @@ class Operation:
 CONV = Operation(conv_decodes, conv_chunks)
 SSD = Operation(ssd_decodes, ssd_chunks)
 SELECTIVE = Operation(selective_decodes, selective_chunks)
+DELTA = Operation(delta_decodes, delta_chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,18 @@ class TorchRecurrent:
         one = inputs.new_ones(1, 1)
         ones = one.expand(len(inputs), 1)
         return self.apply(SELECTIVE, (inputs, log_decay, ones, ones), (one,), cache.ssm[:, None])
+
+    def delta_rule(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        log_decay: torch.Tensor,
+        beta: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        """query and key [T, G, K], value [T, H, V], log_decay and beta [T, H] -> y [T, H, V]; advances cache.ssm."""
+        return self.apply(DELTA, (query, key, value, log_decay, beta), (), cache.ssm)
 
     def apply(self, operation: Operation, inputs: PerToken, constants: Constants, states: torch.Tensor) -> torch.Tensor:
         """One operation over the whole batch: decode rows, then chunks. Mutates the states."""

@@ -18,6 +18,7 @@ from . import cases
 
 # Parameters whose distribution means something: their initial values are kept, with a little noise.
 DYNAMICS = ("A_log", "dt_bias", "recurrent_param", "dt_proj.bias")
+CORRECTIONS = ("e_score_correction_bias", "expert_bias")  # buffers that are part of a checkpoint
 
 
 def all_cases() -> dict[str, PreTrainedConfig]:
@@ -77,9 +78,14 @@ class Oracle:
 def randomise(model: PreTrainedModel, seed: int, gain: float) -> None:
     """Mutates: large random weights of about unit gain."""
     generator = torch.Generator().manual_seed(seed)
+    for name, buffer in model.named_buffers():
+        if name.endswith(CORRECTIONS):
+            buffer.add_(0.2 * torch.randn(buffer.shape, generator=generator))
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if name.endswith(DYNAMICS) or (parameter.ndim == 1 and "norm" in name):
+        if name.endswith("linear_attn.A_log"):
+            parameter.copy_(0.7 * noise - 2)  # transformers' own forget nearly everything at once
+        elif name.endswith(DYNAMICS) or (parameter.ndim == 1 and "norm" in name):
             parameter.add_(0.2 * noise)
         elif "embed" in name:
             parameter.copy_(noise)
