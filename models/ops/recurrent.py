@@ -2,7 +2,7 @@
 into decode rows and chunks and that can replay the rows whose states are deferred.
 
 The operations themselves: `conv`, `ssd` (Mamba-2), `selective` (Mamba-1, RG-LRU), `delta_rule` (gated delta net). Each
-is a pair of functions, one for decode rows and one for chunks, over inputs per token, constants, and the layer's states.
+is a pair of functions, one for decode rows and one for chunks, over inputs per token, constants, and the states.
 """
 
 from collections.abc import Callable
