@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from .blueprint import decoder as blueprint
-from .blueprint import experts, parts, per_layer, recurrent
+from .blueprint import experts, parts, per_layer, recurrent, zamba2
 from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
 from .context import ForwardContext
@@ -25,10 +25,12 @@ from .layers.per_layer import PerLayerEmbedding, PerLayerInput
 from .layers.rglru import RGLRU
 from .layers.short_conv import ShortConv
 from .layers.step import Step
+from .layers.zamba2 import SharedBlock, SharedHybrid
 from .ops.dispatch import select_ops
 from .weights import Weights
 
 Layer = Callable[[torch.Tensor, Step], torch.Tensor]
+Blocks = dict[zamba2.SharedBlock, SharedBlock]  # what several layers share, built once
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,11 @@ class Decoder:
         index = 0
         indices: dict[str, int] = {}  # of the caches of attentions, by name
         branches = []
+        blocks: Blocks = {}
         for branch in (branch for layer in design.layers for branch in layer.branches):
             built = []
             for part in branch.parts:
-                built.append(_build(part, weights, index, indices))
+                built.append(_build(part, weights, index, indices, blocks))
                 index += len(part.specs(CacheDtypes()))
             pre, post = (None if norm is None else Norm(norm, weights) for norm in (branch.pre_norm, branch.post_norm))
             scale = None if branch.scale is None else weights(branch.scale)
@@ -143,12 +146,15 @@ class Decoder:
         return x if self._embedding_norm is None else self._embedding_norm(x)
 
 
-def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: dict[str, int]) -> Layer:
-    """The layer of a part; its caches are those from `cache_index` on. Mutates `indices`, of attentions by name."""
+def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: dict[str, int], blocks: Blocks) -> Layer:
+    """The layer of a part; its caches are those from `cache_index` on.
+
+    Mutates `indices`, of attentions by name, and `blocks`: a new shared one is added.
+    """
     match part:
         case blueprint.Normed():
             pre, post = (None if norm is None else Norm(norm, weights) for norm in (part.pre_norm, part.post_norm))
-            return Normed(pre, _build(part.part, weights, cache_index, indices), post)
+            return Normed(pre, _build(part.part, weights, cache_index, indices, blocks), post)
         case parts.Attention():
             indices[part.name] = cache_index if part.kv_from is None else indices[part.kv_from]
             return Attention(part, weights, indices[part.name])
@@ -168,5 +174,9 @@ def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: di
             return GatedDeltaNet(part, weights, cache_index)
         case recurrent.ShortConv():
             return ShortConv(part, weights, cache_index)
+        case zamba2.SharedHybrid():
+            if part.block not in blocks:
+                blocks[part.block] = SharedBlock(part.block, weights)
+            return SharedHybrid(part, blocks[part.block], weights, cache_index)
         case _:
             raise NotImplementedError(type(part).__name__)

@@ -12,8 +12,9 @@ from .experts import MoE
 from .parts import MLP, Attention, CacheDtypes, Norm, Shapes
 from .per_layer import PerLayerEmbedding, PerLayerInput
 from .recurrent import RGLRU, GatedDeltaNet, Mamba1, Mamba2, ShortConv
+from .zamba2 import SharedHybrid
 
-Plain = Attention | Mamba1 | Mamba2 | GatedDeltaNet | ShortConv | RGLRU | MLP | MoE | PerLayerInput
+Plain = Attention | Mamba1 | Mamba2 | GatedDeltaNet | ShortConv | RGLRU | MLP | MoE | PerLayerInput | SharedHybrid
 
 
 @dataclass(frozen=True, slots=True)

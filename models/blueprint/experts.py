@@ -42,6 +42,16 @@ class Router:
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """Experts work in a smaller space: projections into it and, of their sum, back. Router and shared expert do not."""
+
+    size: int
+    into: str
+    back: str
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MoE:
     """Sum over the chosen experts of weight * expert(x), plus the shared expert.
 
@@ -62,9 +72,10 @@ class MoE:
     gated: bool = True
     projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")  # list
     stacked: tuple[str, str] = ("gate_up_proj", "down_proj")  # stacked and gpt_oss: names of the two tensors
+    latent: Latent | None = None
     shared: MLP | None = None
     shared_gate: str | None = None  # tensor [1, hidden_size]: sigmoid of it scales the shared expert
-    norm: Norm | None = None  # of what the experts see; the router sees x
+    norm: Norm | None = None  # of what the experts see; router and shared expert see x
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_k <= self.num_experts:
@@ -75,9 +86,17 @@ class MoE:
         stacks = self.layout == "list" and f"{self.experts}.{self.stacked[0]}" in shapes
         return replace(self, layout="stacked") if stacks else self
 
+    @property
+    def width(self) -> int:
+        """Of what an expert reads and gives."""
+        return self.hidden_size if self.latent is None else self.latent.size
+
     def tensors(self) -> Shapes:
-        hidden, inner, count = self.hidden_size, self.intermediate_size, self.num_experts
-        shapes = self.router.tensors(count, hidden)
+        hidden, inner, count = self.width, self.intermediate_size, self.num_experts
+        shapes = self.router.tensors(count, self.hidden_size)
+        if self.latent is not None:
+            shapes |= linear(self.latent.into, hidden, self.hidden_size, self.latent.bias)
+            shapes |= linear(self.latent.back, self.hidden_size, hidden, self.latent.bias)
         if self.layout == "list":
             gate, up, down = self.projections
             for i in range(count):
@@ -98,7 +117,7 @@ class MoE:
         if self.shared is not None:
             shapes |= self.shared.tensors()
         if self.shared_gate is not None:
-            shapes[self.shared_gate] = (1, hidden)
+            shapes[self.shared_gate] = (1, self.hidden_size)
         return shapes
 
     def specs(self, dtypes: CacheDtypes) -> tuple[LayerSpec, ...]:

@@ -64,6 +64,7 @@ class Mamba2:
     norm_before_gate: bool = False
     conv_bias: bool = True
     proj_bias: bool = False
+    out_bias: bool | None = None  # of out_proj; None: as proj_bias
     dt_limit: tuple[float, float] = (0.0, float("inf"))  # dt is clamped to it
     in_multiplier: float = 1.0
     out_multiplier: float = 1.0
@@ -72,6 +73,10 @@ class Mamba2:
     def __post_init__(self) -> None:
         if self.num_heads % self.n_groups:
             raise ValueError(f"{self.name}: {self.num_heads} heads are no multiple of {self.n_groups} groups")
+
+    @property
+    def biased_out(self) -> bool:
+        return self.proj_bias if self.out_bias is None else self.out_bias
 
     @property
     def inner_size(self) -> int:
@@ -92,7 +97,7 @@ class Mamba2:
         shapes |= {f"{at}.{name}": (self.num_heads,) for name in ("dt_bias", "A_log", "D")}
         if self.norm is not None:
             shapes |= self.norm.tensors()
-        return shapes | linear(f"{at}.out_proj", self.hidden_size, self.inner_size, self.proj_bias)
+        return shapes | linear(f"{at}.out_proj", self.hidden_size, self.inner_size, self.biased_out)
 
     def specs(self, dtypes: CacheDtypes) -> tuple[LayerSpec, ...]:
         return _state(self.conv_channels, self.conv_kernel, (self.num_heads, self.head_dim, self.state_size), dtypes)

@@ -14,7 +14,7 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 
 _NO_FAMILIES = {"attention_only", "common", "gemmas", "lfm_hybrid", "mamba_stack", "qwen_hybrid"}
-_NO_FAMILIES |= {"vision_language"}
+_NO_FAMILIES |= {"mamba_hybrid", "vision_language"}
 # Checkpoints that see images, served as the text decoders that they hold.
 _VISION_LANGUAGE = {"gemma3", "gemma4", "idefics3", "lfm2_vl", "llava", "mistral3", "qwen2_5_vl"}
 _VISION_LANGUAGE |= {"qwen3_5", "qwen3_5_moe", "qwen3_vl", "smolvlm"}

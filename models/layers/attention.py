@@ -20,10 +20,9 @@ class Attention:
         self._cache_index = cache_index
         self._scale = part.head_dim**-0.5 if part.scale is None else part.scale
         q, k, v, o = (f"{part.name}.{projection}" for projection in part.projections)
-        outer = part.in_multiplier
         count = 1 if part.kv_from is not None else 2 if part.values_are_keys else 3
-        multipliers = [outer, outer * part.key_multiplier, outer]
-        self._qkv = Linear.load(weights, [q, k, v][:count], part.qkv_bias, multipliers[:count])
+        factors = [1.0, part.key_multiplier, 1.0]
+        self._qkv = Linear.load(weights, [q, k, v][:count], part.qkv_bias, factors[:count], part.in_multiplier)
         self._out = Linear.load(weights, (o,), part.out_bias, (part.out_multiplier,))
         self._q_norm = None if part.q_norm is None else Norm(part.q_norm, weights)
         self._k_norm = None if part.k_norm is None else Norm(part.k_norm, weights)

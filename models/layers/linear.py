@@ -17,13 +17,21 @@ class Linear:
 
     @classmethod
     def load(
-        cls, weights: Weights, names: Sequence[str], bias: bool = False, multipliers: Sequence[float] = ()
+        cls,
+        weights: Weights,
+        names: Sequence[str],
+        bias: bool = False,
+        multipliers: Sequence[float] = (),
+        in_multiplier: float = 1.0,
     ) -> "Linear":
-        """The projections `{name}.weight` and, with `bias`, `{name}.bias`, each times its multiplier."""
+        """The projections `{name}.weight` and, with `bias`, `{name}.bias`, each times its multiplier.
+
+        in_multiplier: of what is projected; it leaves biases as they are.
+        """
         factors = multipliers or (1.0,) * len(names)
         pairs = tuple(zip(names, factors, strict=True))
         return cls(
-            [weights(f"{name}.weight", factor) for name, factor in pairs],
+            [weights(f"{name}.weight", factor * in_multiplier) for name, factor in pairs],
             torch.cat([weights(f"{name}.bias", factor) for name, factor in pairs]) if bias else None,
         )
 

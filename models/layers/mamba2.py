@@ -21,19 +21,14 @@ class Mamba2:
         at = part.name
         self._part = part
         self._cache_index = cache_index
-        self._in = Linear.load(weights, (f"{at}.in_proj",), part.proj_bias, (part.in_multiplier,))
-        if any(factor != 1 for factor in part.multipliers):
-            group = part.n_groups * part.state_size
-            sizes = (part.inner_size, part.inner_size, group, group, part.num_heads)
-            scale = torch.cat([torch.full((size,), factor) for size, factor in zip(sizes, part.multipliers)])
-            self._in.weight.mul_(scale.to(self._in.weight))
+        self._in = _load_in(part, weights)
         self._conv_weight = weights(f"{at}.conv1d.weight")[:, 0].t().contiguous()  # [K, C]
         self._conv_bias = weights(f"{at}.conv1d.bias") if part.conv_bias else None  # [C]
         self._dt_bias = weights.float(f"{at}.dt_bias")  # [H]
         self._a = -torch.exp(weights.float(f"{at}.A_log"))  # [H]
         self._skip = weights.float(f"{at}.D")[:, None]
         self._norm = None if part.norm is None else Norm(part.norm, weights)
-        self._out = Linear.load(weights, (f"{at}.out_proj",), part.proj_bias, (part.out_multiplier,))
+        self._out = Linear.load(weights, (f"{at}.out_proj",), part.biased_out, (part.out_multiplier,))
 
     def __call__(self, u: torch.Tensor, step: Step) -> torch.Tensor:
         part, tokens = self._part, u.shape[0]
@@ -60,3 +55,16 @@ class Mamba2:
         else:
             y = self._norm(y * gate)
         return self._out(y.to(u.dtype))
+
+
+def _load_in(part: recurrent.Mamba2, weights: Weights) -> Linear:
+    """The input projection with its multipliers in it (computed in float32)."""
+    name = f"{part.name}.in_proj"
+    if all(factor == 1 for factor in part.multipliers):
+        return Linear.load(weights, (name,), part.proj_bias, in_multiplier=part.in_multiplier)
+    group = part.n_groups * part.state_size
+    sizes = torch.tensor((part.inner_size, part.inner_size, group, group, part.num_heads))
+    scale = torch.tensor(part.multipliers, device=weights.device).repeat_interleave(sizes.to(weights.device))
+    weight = weights.float(f"{name}.weight") * (scale * part.in_multiplier)[:, None]
+    bias = (weights.float(f"{name}.bias") * scale).to(weights.dtype) if part.proj_bias else None
+    return Linear((weight.to(weights.dtype),), bias)

@@ -72,14 +72,18 @@ class MoE:
         fused, down = (f"{part.experts}.{name}_bias" for name in part.stacked)
         self._in_bias = weights(fused) if biased else None
         self._down_bias = weights(down) if biased else None
+        latent = part.latent
+        self._into = None if latent is None else Linear.load(weights, (latent.into,), latent.bias)
+        self._back = None if latent is None else Linear.load(weights, (latent.back,), latent.bias)
         self._shared = None if part.shared is None else MLP(part.shared, weights)
         self._shared_gate = None if part.shared_gate is None else Linear((weights(part.shared_gate),))
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         chosen, weights = self._router(x)
-        if self._norm is not None:
-            x = self._norm(x)
-        out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        inputs = x if self._norm is None else self._norm(x)
+        if self._into is not None:
+            inputs = self._into(inputs)
+        out = torch.zeros(inputs.shape, dtype=torch.float32, device=x.device)
         # choices ordered by expert: each expert's tokens lie side by side
         order = chosen.flatten().argsort(stable=True)
         tokens = order.div(self._part.top_k, rounding_mode="floor")
@@ -89,8 +93,10 @@ class MoE:
         for expert, count in enumerate(counts):
             if count:
                 mine = slice(begin, begin + count)
-                out.index_add_(0, tokens[mine], self._expert(expert, x[tokens[mine]]).float() * shares[mine])
+                out.index_add_(0, tokens[mine], self._expert(expert, inputs[tokens[mine]]).float() * shares[mine])
                 begin += count
+        if self._back is not None:
+            out = self._back(out.to(x.dtype)).float()
         if self._shared is not None:
             shared = self._shared(x, step)
             if self._shared_gate is not None:
@@ -119,7 +125,7 @@ def _load_experts(part: experts.MoE, weights: Weights) -> tuple[torch.Tensor, to
     if part.layout == "stacked":
         return weights(fused).transpose(1, 2).contiguous(), weights(down).transpose(1, 2).contiguous()
     wide = part.intermediate_size * (2 if part.gated else 1)
-    count, hidden, dtype, device = part.num_experts, part.hidden_size, weights.dtype, weights.device
+    count, hidden, dtype, device = part.num_experts, part.width, weights.dtype, weights.device
     inward = torch.empty(count, hidden, wide, dtype=dtype, device=device)
     outward = torch.empty(count, part.intermediate_size, hidden, dtype=dtype, device=device)
     gate, up, last = part.projections

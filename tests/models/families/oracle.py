@@ -18,7 +18,7 @@ from . import cases
 
 # Parameters whose distribution means something: their initial values are kept, with a little noise.
 DYNAMICS = ("A_log", "dt_bias", "recurrent_param", "dt_proj.bias")
-CORRECTIONS = ("e_score_correction_bias", "expert_bias")  # buffers that are part of a checkpoint
+CORRECTIONS = ("e_score_correction_bias", "expert_bias", "layer_scalar")  # buffers that are part of a checkpoint
 
 
 def all_cases() -> dict[str, PreTrainedConfig]:
@@ -94,6 +94,3 @@ def randomise(model: PreTrainedModel, seed: int, gain: float) -> None:
             parameter.copy_(gain * noise / max(1.0, fan_in) ** 0.5)
         else:
             parameter.add_(0.3 * noise)
-    for name, buffer in model.named_buffers():
-        if name.endswith("layer_scalar"):
-            buffer.add_(0.2 * torch.randn(buffer.shape, generator=generator))

@@ -1,0 +1,71 @@
+"""Bamba: Mamba-2 with attention in a few layers, half of every head rotated. Source: transformers'
+`modeling_bamba.py`."""
+
+from ..blueprint.config_reader import ConfigReader
+from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.model import Model
+from ..blueprint.parts import MLP, Attention, Norm
+from ..blueprint.recurrent import Mamba2
+from ..blueprint.rope import read_rope
+from . import common
+from .mamba_hybrid import LAYER_KINDS, activation, attention, mixer
+
+
+def model(config: ConfigReader) -> Model:
+    """The blueprint of a bamba checkpoint."""
+    common.refuse_quantised(config)
+    hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-5)
+    config.refuse("partial_rotary_factor", (0.5,), "transformers always rotates half of a head")
+    rope = read_rope(config, common.head_dim(config), theta=10000.0, rotary_factor=0.5)
+    config.refuse("attn_rotary_emb", (rope.rotary_dim,), "transformers always rotates half of a head")
+
+    def layer(index: int, kind: str) -> Layer:
+        at = f"model.layers.{index}"
+        mixing: Attention | Mamba2 = (
+            attention(config, f"{at}.self_attn", rope) if kind == "attention" else mixer(config, f"{at}.mamba")
+        )
+        mlp = MLP(
+            name=f"{at}.feed_forward",
+            hidden_size=hidden,
+            intermediate_size=config.integer("intermediate_size"),
+            activation=activation(config),
+            bias=config.flag("mlp_bias", False),
+        )
+        return Layer(
+            (
+                Residual(Norm(f"{at}.input_layernorm", hidden, eps), (mixing,)),
+                Residual(Norm(f"{at}.pre_ff_layernorm", hidden, eps), (mlp,)),
+            )
+        )
+
+    return Model(
+        decoder=Decoder(
+            vocab_size=config.integer("vocab_size"),
+            hidden_size=hidden,
+            max_positions=config.integer("max_position_embeddings", 262144),
+            layers=tuple(layer(index, kind) for index, kind in enumerate(_kinds(config))),
+            embedding="model.embed_tokens.weight",
+            norm=Norm("model.final_layernorm", hidden, eps),
+            head=common.head_name(config),
+        ),
+        dtype=common.dtype(config),
+        eos_token_ids=common.eos_token_ids(config),
+        ignored=(common.OLD_BUFFERS,),
+    )
+
+
+def _kinds(config: ConfigReader) -> list[str]:
+    """ "mamba" or "attention" per layer: listed, or all Mamba but `attn_layer_indices`."""
+    count = config.integer("num_hidden_layers")
+    key = config.either("layer_types", "layers_block_type")
+    chosen = config.entries("attn_layer_indices", default=[])
+    for index in chosen:
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
+            raise config.error("attn_layer_indices", chosen, f"indices of {count} layers")
+    kinds = ["attention" if index in chosen else "mamba" for index in range(count)]
+    if key in config:
+        listed = config.kinds(key, LAYER_KINDS, count)
+        if "attn_layer_indices" in config and listed != kinds:
+            raise config.error(key, config.get(key), f"what attn_layer_indices {chosen} says")
+        return listed
+    return kinds
