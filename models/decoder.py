@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from .blueprint import decoder as blueprint
-from .blueprint import experts, parts, recurrent, zamba2
+from .blueprint import experts, parts, per_layer, recurrent, zamba2
 from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
 from .context import ForwardContext
@@ -21,6 +21,7 @@ from .layers.mamba2 import Mamba2
 from .layers.mlp import MLP
 from .layers.moe import MoE
 from .layers.norm import Norm
+from .layers.per_layer import PerLayerEmbedding, PerLayerInput
 from .layers.rglru import RGLRU
 from .layers.short_conv import ShortConv
 from .layers.step import Step
@@ -33,6 +34,19 @@ Blocks = dict[zamba2.SharedBlock, SharedBlock]  # what several layers share, bui
 
 
 @dataclass(frozen=True, slots=True)
+class Normed:
+    """See `blueprint.decoder.Normed`."""
+
+    pre_norm: Norm | None
+    layer: Layer
+    post_norm: Norm | None
+
+    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        out = self.layer(x if self.pre_norm is None else self.pre_norm(x), step)
+        return out if self.post_norm is None else self.post_norm(out)
+
+
+@dataclass(frozen=True, slots=True)
 class Branch:
     """See `blueprint.decoder.Residual`."""
 
@@ -40,6 +54,7 @@ class Branch:
     layers: tuple[Layer, ...]
     post_norm: Norm | None
     multiplier: float
+    scale: torch.Tensor | None
     dtype: torch.dtype  # of what the layers read
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
@@ -50,7 +65,8 @@ class Branch:
             added = added + layer(normed, step)
         if self.post_norm is not None:
             added = self.post_norm(added)
-        return torch.add(x, added, alpha=self.multiplier)
+        out = torch.add(x, added, alpha=self.multiplier)
+        return out if self.scale is None else out * self.scale
 
 
 class Decoder:
@@ -69,16 +85,19 @@ class Decoder:
         self._embedding_norm = None if design.embedding_norm is None else Norm(design.embedding_norm, weights)
         self._embedding = weights(design.embedding)
         self._head = Linear((self._embedding if design.head is None else weights(design.head),))
+        self._per_layer = None if design.per_layer is None else PerLayerEmbedding(design.per_layer, weights)
         index = 0
+        indices: dict[str, int] = {}  # of the caches of attentions, by name
         branches = []
         blocks: Blocks = {}
         for branch in (branch for layer in design.layers for branch in layer.branches):
             built = []
             for part in branch.parts:
-                built.append(_build(part, weights, index, blocks))
+                built.append(_build(part, weights, index, indices, blocks))
                 index += len(part.specs(CacheDtypes()))
             pre, post = (None if norm is None else Norm(norm, weights) for norm in (branch.pre_norm, branch.post_norm))
-            branches.append(Branch(pre, tuple(built), post, branch.multiplier, self.dtype))
+            scale = None if branch.scale is None else weights(branch.scale)
+            branches.append(Branch(pre, tuple(built), post, branch.multiplier, scale, self.dtype))
         self._branches = tuple(branches)
 
     @property
@@ -97,7 +116,7 @@ class Decoder:
         x = self._embed(context.token_ids)
         if context.images is not None:
             x[context.images.indices] = context.images.embeddings.to(x.dtype)
-        step = Step(context, self._ops, x)
+        step = Step(context, self._ops, x, None if self._per_layer is None else self._per_layer(context.token_ids, x))
         if self._design.residual_float32:
             x = x.float()
         for branch in self._branches:
@@ -123,11 +142,20 @@ class Decoder:
         return x if self._embedding_norm is None else self._embedding_norm(x)
 
 
-def _build(part: blueprint.Part, weights: Weights, cache_index: int, blocks: Blocks) -> Layer:
-    """The layer of a part; its caches are those from `cache_index` on. Mutates `blocks`: a new shared one is added."""
+def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: dict[str, int], blocks: Blocks) -> Layer:
+    """The layer of a part; its caches are those from `cache_index` on.
+
+    Mutates `indices`, of attentions by name, and `blocks`: a new shared one is added.
+    """
     match part:
+        case blueprint.Normed():
+            pre, post = (None if norm is None else Norm(norm, weights) for norm in (part.pre_norm, part.post_norm))
+            return Normed(pre, _build(part.part, weights, cache_index, indices, blocks), post)
         case parts.Attention():
-            return Attention(part, weights, cache_index)
+            indices[part.name] = cache_index if part.kv_from is None else indices[part.kv_from]
+            return Attention(part, weights, indices[part.name])
+        case per_layer.PerLayerInput():
+            return PerLayerInput(part, weights)
         case parts.MLP():
             return MLP(part, weights)
         case experts.MoE():
@@ -138,13 +166,13 @@ def _build(part: blueprint.Part, weights: Weights, cache_index: int, blocks: Blo
             return Mamba2(part, weights, cache_index)
         case recurrent.RGLRU():
             return RGLRU(part, weights, cache_index)
-        case zamba2.SharedHybrid():
-            if part.block not in blocks:
-                blocks[part.block] = SharedBlock(part.block, weights)
-            return SharedHybrid(part, blocks[part.block], weights, cache_index)
         case recurrent.GatedDeltaNet():
             return GatedDeltaNet(part, weights, cache_index)
         case recurrent.ShortConv():
             return ShortConv(part, weights, cache_index)
+        case zamba2.SharedHybrid():
+            if part.block not in blocks:
+                blocks[part.block] = SharedBlock(part.block, weights)
+            return SharedHybrid(part, blocks[part.block], weights, cache_index)
         case _:
             raise NotImplementedError(type(part).__name__)

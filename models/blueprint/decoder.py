@@ -10,20 +10,41 @@ from hybrid.pools.specs import LayerSpec
 
 from .experts import MoE
 from .parts import MLP, Attention, CacheDtypes, Norm, Shapes
+from .per_layer import PerLayerEmbedding, PerLayerInput
 from .recurrent import RGLRU, GatedDeltaNet, Mamba1, Mamba2, ShortConv
 from .zamba2 import SharedHybrid
 
-Part = Attention | Mamba1 | Mamba2 | GatedDeltaNet | ShortConv | RGLRU | MLP | MoE | SharedHybrid
+Plain = Attention | Mamba1 | Mamba2 | GatedDeltaNet | ShortConv | RGLRU | MLP | MoE | PerLayerInput | SharedHybrid
+
+
+@dataclass(frozen=True, slots=True)
+class Normed:
+    """post_norm(part(pre_norm(x))): a part whose norms are its own, not its branch's."""
+
+    pre_norm: Norm | None
+    part: Plain
+    post_norm: Norm | None = None
+
+    def tensors(self) -> Shapes:
+        norms = [norm.tensors() for norm in (self.pre_norm, self.post_norm) if norm is not None]
+        return self.part.tensors() | {name: shape for shapes in norms for name, shape in shapes.items()}
+
+    def specs(self, dtypes: CacheDtypes) -> tuple[LayerSpec, ...]:
+        return self.part.specs(dtypes)
+
+
+Part = Plain | Normed
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """x + multiplier * post_norm(sum of parts(pre_norm(x)))."""
+    """(x + multiplier * post_norm(sum of parts(pre_norm(x)))) * scale."""
 
     pre_norm: Norm | None
     parts: tuple[Part, ...]
     post_norm: Norm | None = None
     multiplier: float = 1.0
+    scale: str | None = None  # tensor [1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,7 @@ class Decoder:
     embedding_norm: Norm | None = None
     logits_multiplier: float = 1.0
     logits_softcap: float | None = None
+    per_layer: PerLayerEmbedding | None = None
     residual_float32: bool = False  # what the branches add up to is float32, whatever the dtype of the weights
 
     def tensors(self) -> Shapes:
@@ -63,11 +85,15 @@ class Decoder:
             shapes[self.head] = (self.vocab_size, self.hidden_size)
         if self.embedding_norm is not None:
             shapes |= self.embedding_norm.tensors()
+        if self.per_layer is not None:
+            shapes |= self.per_layer.tensors()
         for layer in self.layers:
             for branch in layer.branches:
                 for norm in (branch.pre_norm, branch.post_norm):
                     if norm is not None:
                         shapes |= norm.tensors()
+                if branch.scale is not None:
+                    shapes[branch.scale] = (1,)
                 for part in branch.parts:
                     shapes |= part.tensors()
         return shapes

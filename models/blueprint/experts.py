@@ -5,7 +5,7 @@ from typing import Literal
 
 from hybrid.pools.specs import LayerSpec
 
-from .parts import MLP, Activation, CacheDtypes, Shapes, linear
+from .parts import MLP, Activation, CacheDtypes, Norm, Shapes, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,20 @@ class Router:
     correction: str | None = None  # tensor [num_experts], added to the scores when choosing, not to the weights
     groups: int = 1  # experts lie in groups of which only the best `top_groups` are considered
     top_groups: int = 1
+    norm: Norm | None = None  # of what it sees
+    input_scale: str | None = None  # tensor [hidden_size]: multiplies what it sees, and so does hidden_size ** -0.5
+    expert_scale: str | None = None  # tensor [num_experts]: multiplies the weights in the end
 
     def tensors(self, num_experts: int, hidden_size: int) -> Shapes:
         shapes = linear(self.name, num_experts, hidden_size, self.bias)
         if self.correction is not None:
             shapes[self.correction] = (num_experts,)
+        if self.norm is not None:
+            shapes |= self.norm.tensors()
+        if self.input_scale is not None:
+            shapes[self.input_scale] = (hidden_size,)
+        if self.expert_scale is not None:
+            shapes[self.expert_scale] = (num_experts,)
         return shapes
 
 
@@ -66,20 +75,21 @@ class MoE:
     latent: Latent | None = None
     shared: MLP | None = None
     shared_gate: str | None = None  # tensor [1, hidden_size]: sigmoid of it scales the shared expert
+    norm: Norm | None = None  # of what the experts see; router and shared expert see x
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_k <= self.num_experts:
             raise ValueError(f"{self.name}: {self.top_k} experts per token of {self.num_experts}")
 
-    @property
-    def width(self) -> int:
-        """Of what an expert reads and gives."""
-        return self.hidden_size if self.latent is None else self.latent.size
-
     def as_stored(self, shapes: Shapes) -> "MoE":
         """Some files stack what others list."""
         stacks = self.layout == "list" and f"{self.experts}.{self.stacked[0]}" in shapes
         return replace(self, layout="stacked") if stacks else self
+
+    @property
+    def width(self) -> int:
+        """Of what an expert reads and gives."""
+        return self.hidden_size if self.latent is None else self.latent.size
 
     def tensors(self) -> Shapes:
         hidden, inner, count = self.width, self.intermediate_size, self.num_experts
@@ -102,6 +112,8 @@ class MoE:
             else:
                 shapes |= {fused: (count, hidden, wide), down: (count, inner, hidden)}
                 shapes |= {f"{fused}_bias": (count, wide), f"{down}_bias": (count, hidden)}
+        if self.norm is not None:
+            shapes |= self.norm.tensors()
         if self.shared is not None:
             shapes |= self.shared.tensors()
         if self.shared_gate is not None:

@@ -63,7 +63,11 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Grouped-query attention, full or over a sliding window."""
+    """Grouped-query attention, full or over a sliding window.
+
+    Where `kv_from` names another attention of the decoder, before this one, its keys and values are read: this one has
+    none, and keeps nothing.
+    """
 
     name: str  # prefix of its tensors
     hidden_size: int
@@ -77,6 +81,9 @@ class Attention:
     out_bias: bool = False
     q_norm: Norm | None = None  # before rope; per head where its size is head_dim, else over all heads together
     k_norm: Norm | None = None
+    v_norm: Norm | None = None  # per head
+    values_are_keys: bool = False  # no v_proj: values are the keys before norm and rope
+    kv_from: str | None = None
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
     sinks: bool = False  # one more logit per head in the softmax, without a value
     output_gate: bool = False  # q_proj gives a gate beside each head's query: sigmoid(gate) * attended
@@ -93,9 +100,12 @@ class Attention:
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         q, k, v, o = (f"{self.name}.{projection}" for projection in self.projections)
         shapes = linear(q, queries * (2 if self.output_gate else 1), self.hidden_size, self.qkv_bias)
-        shapes |= linear(k, keys, self.hidden_size, self.qkv_bias) | linear(v, keys, self.hidden_size, self.qkv_bias)
+        if self.kv_from is None:
+            shapes |= linear(k, keys, self.hidden_size, self.qkv_bias)
+            if not self.values_are_keys:
+                shapes |= linear(v, keys, self.hidden_size, self.qkv_bias)
         shapes |= linear(o, self.hidden_size, queries, self.out_bias)
-        for norm in (self.q_norm, self.k_norm):
+        for norm in (self.q_norm, self.k_norm, self.v_norm):
             if norm is not None:
                 shapes |= norm.tensors()
         if self.sinks:
@@ -103,6 +113,8 @@ class Attention:
         return shapes
 
     def specs(self, dtypes: CacheDtypes) -> tuple[LayerSpec, ...]:
+        if self.kv_from is not None:
+            return ()
         if self.sliding_window is None:
             return (FullAttentionSpec(self.num_kv_heads, self.head_dim, dtypes.kv),)
         return (SlidingWindowSpec(self.num_kv_heads, self.head_dim, self.sliding_window, dtypes.kv),)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .config_reader import ConfigReader
 
-KINDS = ("default", "linear", "llama3", "yarn")
+KINDS = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,16 @@ def read_rope(
     kind = params.get("rope_type", params.get("type", "default"))
     if kind not in kinds:
         raise config.error(f"{key}.rope_type", kind, f"one of {', '.join(kinds)}")
+    if kind == "mrope":
+        kind = "default"  # three positions per token, which are the same one for text
     reader = ConfigReader(params, key)
     base = reader.positive("rope_theta") if "rope_theta" in reader else config.positive("rope_theta", theta)
     partial = reader if "partial_rotary_factor" in reader else config
-    rotary_dim = int(head_dim * partial.positive("partial_rotary_factor", rotary_factor))
+    share = partial.positive("partial_rotary_factor", rotary_factor)
+    if kind == "proportional":
+        turning = _proportional(base, head_dim, share) / np.float32(reader.positive("factor", 1.0))
+        return Rope(head_dim, tuple(float(f) for f in turning), interleaved=interleaved)
+    rotary_dim = int(head_dim * share)
     if rotary_dim < 2 or rotary_dim > head_dim or rotary_dim % 2:
         raise config.error(
             "partial_rotary_factor", rotary_dim / head_dim, f"a share of head_dim {head_dim} that is even"
@@ -97,6 +103,14 @@ def _scaled(
         else config.integer("max_position_embeddings")
     )
     return _yarn(plain, params, base, dim, factor, context)
+
+
+def _proportional(base: float, head_dim: int, share: float) -> NDArray[np.float32]:
+    """Gemma 4: [head_dim / 2] of which a share turns, as fast as if all did, and the others stand still."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequencies: NDArray[np.float32] = (1.0 / np.power(np.float32(base), exponents)).astype(np.float32)
+    frequencies[int(share * head_dim // 2) :] = 0
+    return frequencies
 
 
 def _llama3(plain: NDArray[np.float32], factor: float, low: float, high: float, context: int) -> NDArray[np.float32]:

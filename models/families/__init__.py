@@ -13,9 +13,14 @@ from hybrid.pools.specs import ModelSpec
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 
-_NO_FAMILIES = {"attention_only", "common", "gemmas", "lfm_hybrid", "mamba_hybrid", "mamba_stack", "qwen_hybrid"}
+_NO_FAMILIES = {"attention_only", "common", "gemmas", "lfm_hybrid", "mamba_stack", "qwen_hybrid"}
+_NO_FAMILIES |= {"mamba_hybrid", "vision_language"}
+# Checkpoints that see images, served as the text decoders that they hold.
+_VISION_LANGUAGE = {"gemma3", "gemma4", "idefics3", "lfm2_vl", "llava", "mistral3", "qwen2_5_vl"}
+_VISION_LANGUAGE |= {"qwen3_5", "qwen3_5_moe", "qwen3_vl", "smolvlm"}
 # model_type -> file of this folder: a family's file is named after its model_type; some are read by another's.
 FAMILIES = {module.name: module.name for module in iter_modules(__path__) if module.name not in _NO_FAMILIES}
+FAMILIES |= dict.fromkeys(_VISION_LANGUAGE, "vision_language")
 
 
 class Family(Protocol):
@@ -26,15 +31,22 @@ class Family(Protocol):
         ...
 
 
-def read_model(config: Mapping[str, Any]) -> Model:
-    """The blueprint of a whole `config.json`. Raises ValueError naming the key and the value."""
-    model_type = config.get("model_type")
+def read_model(config: Mapping[str, Any], where: str = "config") -> Model:
+    """The blueprint of a whole `config.json`. Raises ValueError naming the key and the value.
+
+    where: what errors call it. A configuration of the package `mamba_ssm` has no model_type: `ssm_cfg` tells it.
+    """
+    model_type = config.get("model_type", "mamba_ssm" if "ssm_cfg" in config else None)
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(f"model_type {model_type!r} is not supported; supported are {', '.join(sorted(FAMILIES))}")
     family: Family = import_module(f".{FAMILIES[model_type]}", __name__)
-    return family.model(ConfigReader(config))
+    return family.model(ConfigReader(config, where))
 
 
 def layer_specs(config: Mapping[str, Any], dtype: str = "bfloat16", state_dtype: str = "float32") -> ModelSpec:
-    """What a model keeps per layer, from its `config.json` alone; dtypes as in `Model.spec`. Raises ValueError."""
-    return read_model(config).spec(dtype, state_dtype)
+    """What a model keeps per layer, from its `config.json` alone; dtypes as in `Model.spec`. Raises ValueError.
+
+    Weights may be quantised, which loading refuses: it changes nothing that is kept.
+    """
+    plain = {key: value for key, value in config.items() if key != "quantization_config"}
+    return read_model(plain).spec(dtype, state_dtype)

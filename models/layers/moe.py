@@ -11,6 +11,7 @@ from ..blueprint import experts
 from ..weights import Weights
 from .linear import Linear
 from .mlp import MLP, activate
+from .norm import Norm
 from .step import Step
 
 GPT_OSS_LIMIT = 7.0  # gates and values are clamped to it
@@ -24,12 +25,17 @@ class Router:
         self._router = router
         self._top_k = top_k
         bias = weights.float(f"{router.name}.bias") if router.bias else None
+        self._norm = None if router.norm is None else Norm(router.norm, weights)
         self._logits = Linear((weights.float(f"{router.name}.weight"),), bias)
+        if router.input_scale is not None:
+            scale = weights.float(router.input_scale)
+            self._logits.weight = self._logits.weight * (scale * len(scale) ** -0.5)[:, None]
+        self._expert_scale = None if router.expert_scale is None else weights.float(router.expert_scale)
         self._correction = None if router.correction is None else weights.float(router.correction)
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         router = self._router
-        logits = self._logits(x.float())
+        logits = self._logits((x if self._norm is None else self._norm(x)).float())
         if router.scoring == "softmax_top":
             best, chosen = logits.topk(self._top_k, dim=-1)
             weights = best.softmax(dim=-1)
@@ -39,6 +45,8 @@ class Router:
             weights = scores.gather(1, chosen)
         if router.normalise:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + router.sum_eps)
+        if self._expert_scale is not None:
+            weights = weights * self._expert_scale[chosen]
         return chosen, weights * router.scale
 
     def _preferences(self, scores: torch.Tensor) -> torch.Tensor:
@@ -61,6 +69,7 @@ class MoE:
         self._part = part
         self._router = Router(part.router, part.top_k, weights)
         self._experts = tuple(_load_experts(part, weights))
+        self._norm = None if part.norm is None else Norm(part.norm, weights)
         latent = part.latent
         self._into = None if latent is None else Linear.load(weights, (latent.into,), latent.bias)
         self._back = None if latent is None else Linear.load(weights, (latent.back,), latent.bias)
@@ -69,7 +78,9 @@ class MoE:
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         chosen, weights = self._router(x)
-        inputs = x if self._into is None else self._into(x)
+        inputs = x if self._norm is None else self._norm(x)
+        if self._into is not None:
+            inputs = self._into(inputs)
         out = torch.zeros(inputs.shape, dtype=torch.float32, device=x.device)
         # choices ordered by expert: each expert's tokens lie side by side
         order = chosen.flatten().argsort(stable=True)

@@ -9,11 +9,15 @@ from .rotary import Rotary
 
 
 class Step:
-    """One forward pass. `embeddings` [num_tokens, hidden_size] is what the first layer reads."""
+    """One forward pass. `embeddings` [num_tokens, hidden_size] is what the first layer reads; `per_layer` [num_tokens,
+    num_layers, size] what every layer gets beside, see `per_layer`."""
 
-    def __init__(self, context: ForwardContext, ops: Ops, embeddings: torch.Tensor) -> None:
+    def __init__(
+        self, context: ForwardContext, ops: Ops, embeddings: torch.Tensor, per_layer: torch.Tensor | None = None
+    ) -> None:
         self.context = context
         self.embeddings = embeddings
+        self.per_layer = per_layer
         self._ops = ops
         self._rotary: dict[Rope, Rotary] = {}
         self._attention: dict[tuple[object, ...], AttentionRun] = {}

@@ -1,8 +1,8 @@
 """TorchRecurrent: the operations of recurrent layers over a mixed batch, in plain torch: one place that splits a batch
 into decode rows and chunks and that can replay the rows whose states are deferred.
 
-The operations themselves: `conv`, `ssd` (Mamba-2), `selective` (Mamba-1, RG-LRU), `delta_rule`, others. Each is a
-pair of functions, one for decode rows and one for chunks, over inputs per token, constants, and the layer's states.
+The operations themselves: `conv`, `ssd` (Mamba-2), `selective` (Mamba-1, RG-LRU), `delta_rule` (gated delta net). Each
+is a pair of functions, one for decode rows and one for chunks, over inputs per token, constants, and the states.
 """
 
 from collections.abc import Callable

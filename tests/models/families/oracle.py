@@ -4,7 +4,7 @@ A family's cases lie in `cases/`, one file per model_type, each with `CASES: dic
 name. Weights are large and random, so that every part of a layer matters and greedy tokens are decided clearly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -12,13 +12,13 @@ from pkgutil import iter_modules
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 from . import cases
 
 # Parameters whose distribution means something: their initial values are kept, with a little noise.
 DYNAMICS = ("A_log", "dt_bias", "recurrent_param", "dt_proj.bias")
-CORRECTIONS = ("e_score_correction_bias", "expert_bias")  # buffers that are part of a checkpoint
+CORRECTIONS = ("e_score_correction_bias", "expert_bias", "layer_scalar")  # buffers that are part of a checkpoint
 
 
 def all_cases() -> dict[str, PreTrainedConfig]:
@@ -30,18 +30,30 @@ def all_cases() -> dict[str, PreTrainedConfig]:
     return found
 
 
+def exporter(case: str) -> Callable[[Path], None] | None:
+    """What brings a saved checkpoint into another format than transformers', where a file of cases says so."""
+    export: Callable[[Path], None] | None = getattr(
+        import_module(f"{cases.__name__}.{case.split(':')[0]}"), "export", None
+    )
+    return export
+
+
 class Oracle:
     """transformers' model of a configuration, with random weights, saved as a checkpoint in `folder`."""
 
-    def __init__(self, config: PreTrainedConfig, folder: Path, seed: int = 0) -> None:
+    def __init__(
+        self, config: PreTrainedConfig, folder: Path, seed: int = 0, export: Callable[[Path], None] | None = None
+    ) -> None:
         torch.manual_seed(seed)
         for text in (config, config.get_text_config()):
             text._attn_implementation = "eager"
             text._experts_implementation = "eager"
-        auto: Any = AutoModelForCausalLM
+        auto: Any = AutoModelForImageTextToText if "vision_config" in config.sub_configs else AutoModelForCausalLM
         model: PreTrainedModel = auto.from_config(config, dtype=torch.float32).eval()
         randomise(model, seed, getattr(config, "weights_gain", 1.2))  # less where a case amplifies any rounding
         model.save_pretrained(folder, max_shard_size="60KB")
+        if export is not None:
+            export(folder)
         self.model = model
         self.folder = folder
 

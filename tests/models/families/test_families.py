@@ -16,7 +16,7 @@ from hybrid.models.families import FAMILIES
 from hybrid.runner.loading import load
 from tests.models.forward import chunked_logits
 
-from .oracle import Oracle, all_cases
+from .oracle import Oracle, all_cases, exporter
 
 CASES = all_cases()
 LENGTHS = (1, 6, 17, 33, 48, 75)
@@ -29,7 +29,7 @@ Tokens = list[tuple[int, ...]]
 
 @pytest.fixture(scope="module", params=CASES, ids=list(CASES))
 def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    return Oracle(CASES[request.param], tmp_path_factory.mktemp("checkpoint"))
+    return Oracle(CASES[request.param], tmp_path_factory.mktemp("checkpoint"), export=exporter(request.param))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,73 @@
+"""Vision-language checkpoints, read as their text decoder: what sees images is left aside, and images are refused.
+
+The decoder is a family of its own under `text_config` (Qwen2.5-VL's first files: at the root). Its positions for text
+alone are those of plain rope, also where images would have three per token (mrope).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..blueprint.config_reader import ConfigReader
+from ..blueprint.model import Model
+from . import read_model
+
+# model_type -> the decoder's, where `text_config` does not name it.
+TEXT_TYPES = {
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "idefics3": "llama",
+    "lfm2_vl": "lfm2",
+    "llava": "llama",
+    "mistral3": "mistral",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "smolvlm": "llama",
+}
+# Decoders that are another family's but for mrope.
+SAME_AS = {"qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+TIED = {"gemma3", "gemma4", "lfm2_vl"}  # where no key says so; the others have a head of their own
+# What a `text_config` leaves out where it is transformers' default, of decoders whose family asks for it.
+DEFAULTS = {
+    "llama": {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    }
+}
+# Keys of the whole that count for the decoder: always, or where `text_config` does not have them.
+OUTER = ("tie_word_embeddings", "eos_token_id", "quantization_config")
+COMMON = ("dtype", "torch_dtype")
+
+PREFIXES = (
+    ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|connector|embed_vision|audio_tower|embed_audio"
+
+
+def model(config: ConfigReader) -> Model:
+    """The blueprint of the text decoder, whose tensors are found under the names that these checkpoints have."""
+    text = read_model(_text_config(config), "config.text_config" if "text_config" in config else "config")
+    return replace(text, prefixes=PREFIXES, ignored=(*text.ignored, rf"(model\.)?({TOWERS})\..*"))
+
+
+def _text_config(config: ConfigReader) -> Mapping[str, Any]:
+    model_type = config.one_of("model_type", tuple(TEXT_TYPES))
+    at_root = model_type == "qwen2_5_vl" and "text_config" not in config
+    reader = config if at_root else config.reader("text_config")
+    text = {key: reader.get(key) for key in reader}
+    text_type = TEXT_TYPES[model_type] if at_root else reader.get("model_type", TEXT_TYPES[model_type])
+    text["model_type"] = SAME_AS.get(text_type, text_type)
+    if not any(key in reader for key in COMMON):
+        text |= {key: config.get(key) for key in COMMON}
+    text |= {key: config.get(key) for key in OUTER if key in config}
+    if "tie_word_embeddings" not in config and "tie_word_embeddings" not in reader:
+        text["tie_word_embeddings"] = model_type in TIED
+    return DEFAULTS.get(text["model_type"], {}) | text
