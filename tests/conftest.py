@@ -1,5 +1,5 @@
-"""Settings of all tests: in CI hypothesis looks at the same examples every time, elsewhere at new ones; what one process
-of several runs is a file, or one case of the model families."""
+"""Settings of all tests: in CI hypothesis looks at the same examples every time, elsewhere at new ones; one process of
+several runs whole files, or whole cases of the model families."""
 
 import os
 

@@ -26,10 +26,11 @@ class Router:
         self._top_k = top_k
         bias = weights.float(f"{router.name}.bias") if router.bias else None
         self._norm = None if router.norm is None else Norm(router.norm, weights)
-        self._logits = Linear((weights.float(f"{router.name}.weight"),), bias)
+        weight = weights.float(f"{router.name}.weight")
         if router.input_scale is not None:
             scale = weights.float(router.input_scale)
-            self._logits.weight = self._logits.weight * (scale * len(scale) ** -0.5)[:, None]
+            weight = weight * (scale * len(scale) ** -0.5)
+        self._logits = Linear((weight,), bias)
         self._expert_scale = None if router.expert_scale is None else weights.float(router.expert_scale)
         self._correction = None if router.correction is None else weights.float(router.correction)
 
