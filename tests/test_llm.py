@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 import hybrid.llm
 from hybrid import LLM, RequestOutput, SamplingParams
+from hybrid.checkpoints import find_checkpoint
 from hybrid.engine_args import EngineArgs
-from hybrid.engine_setup import checkpoint_folder
 from hybrid.memory_size import parse_memory
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
@@ -447,7 +447,7 @@ def test_without_a_tokenizer_token_ids_go_in_and_out() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of the bundled checkpoint to break."""
-    return Path(shutil.copytree(checkpoint_folder("tiny"), tmp_path / "copy"))
+    return Path(shutil.copytree(find_checkpoint("tiny"), tmp_path / "copy"))
 
 
 def test_a_checkpoint_with_wrong_tensors_names_them(folder: Path) -> None:

@@ -11,8 +11,13 @@ class Linear:
     """x [..., in] -> [..., sum of outs]. Weights come as [out, in] and are kept as [in, out], faster at few rows."""
 
     def __init__(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None) -> None:
-        joined = weights[0] if len(weights) == 1 else torch.cat(tuple(weights))
-        self.weight = joined.t().contiguous()  # [in, sum of outs]
+        if len(weights) == 1:
+            self.weight = weights[0].t().contiguous()  # [in, sum of outs]
+        else:  # straight to where it stays: a copy in between would take as much memory again
+            first = weights[0]
+            self.weight = first.new_empty(first.shape[1], sum(len(weight) for weight in weights))
+            for part, weight in zip(self.weight.split([len(weight) for weight in weights], dim=1), weights):
+                part.copy_(weight.t())
         self.bias = bias  # [sum of outs]
 
     @classmethod
