@@ -75,8 +75,8 @@ def find_checkpoint(model: str | Path) -> Path:
         return _packaged(str(model))
     names = sorted(entry.name for entry in bundled.iterdir() if entry.is_dir()) if bundled.is_dir() else []
     unknown = f"model {str(model)!r} is neither a folder nor a bundled checkpoint ({', '.join([*names, *PACKAGED])})"
-    if path.suffix != GGUF and _HUB_ID.fullmatch(str(model)):
-        return _from_hub(str(model), unknown)
+    if isinstance(model, str) and path.suffix != GGUF and _HUB_ID.fullmatch(model):
+        return _from_hub(model, unknown)
     raise ValueError(unknown)
 
 

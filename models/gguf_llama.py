@@ -79,7 +79,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     data.refuse(key("expert_count"), (0,), "mixtures of experts are not read from GGUF")
     data.refuse(key("tensor_data_layout"), ("Meta AI original pth",), "only the usual order of rows is known")
     hidden, heads = data.integer(key("embedding_length")), data.integer(key("attention.head_count"))
-    data.multiple(key("embedding_length"), hidden, key("attention.head_count"), heads)
+    if key("attention.key_length") not in data:
+        data.multiple(key("embedding_length"), hidden, key("attention.head_count"), heads)
     head_dim = data.integer(key("attention.key_length"), hidden // heads)
     for name in ("attention.value_length", "rope.dimension_count"):
         if (value := data.integer(key(name), head_dim)) != head_dim:
@@ -92,7 +93,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         "vocab_size": data.integer(key("vocab_size"), len(vocabulary) or None),
         "hidden_size": hidden,
         "intermediate_size": data.integer(key("feed_forward_length")),
-        "num_hidden_layers": data.integer(key("block_count")),
+        "num_hidden_layers": data.integer(key("block_count"), at_most=len(file.tensors)),
         "num_attention_heads": heads,
         "num_key_value_heads": data.integer(key("attention.head_count_kv"), heads),
         "head_dim": head_dim,
