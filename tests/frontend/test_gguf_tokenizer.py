@@ -77,10 +77,10 @@ def published(pre: str) -> pre_tokenizers.PreTokenizer:
     if pre == "smollm":
         digits = pre_tokenizers.Digits(individual_digits=True)
         return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    digits = {"llama-bpe": r"\p{N}{1,3}", "qwen2": r"\p{N}"}[pre]
+    taken = {"llama-bpe": r"\p{N}{1,3}", "qwen2": r"\p{N}"}[pre]
     pattern = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-        + digits
+        + taken
         + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
@@ -91,7 +91,8 @@ def published(pre: str) -> pre_tokenizers.PreTokenizer:
 def test_tokens_are_those_of_the_published_pre_tokenizers(pre: str, tmp_path: Path) -> None:
     tokens = byte_tokens(MERGES)
     vocabulary = {token: index for index, token in enumerate(tokens["ggml.tokens"])}
-    theirs = Tokenizer(models.BPE(vocabulary, [tuple(merge.split(" ")) for merge in MERGES]))  # type: ignore[arg-type]
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in MERGES)]
+    theirs = Tokenizer(models.BPE(vocabulary, pairs))
     theirs.pre_tokenizer = published(pre)
     ours = tokenizer(tmp_path, pre)
     for text in TEXTS:
@@ -109,7 +110,7 @@ def test_llama3_takes_whole_tokens_whatever_the_merges_say(tmp_path: Path) -> No
 
 def test_first_and_last_tokens(tmp_path: Path) -> None:
     end, start = 256 + len(MERGES), 257 + len(MERGES)
-    ids = {"ggml_bos_token_id": start, "ggml_eos_token_id": end}
+    ids: dict[str, Any] = {"ggml_bos_token_id": start, "ggml_eos_token_id": end}
     assert pieces(tokenizer(tmp_path, **ids), "a") == ["a"]
     assert pieces(tokenizer(tmp_path, "llama-bpe", **ids), "a") == ["<|start|>", "a"]
     assert pieces(tokenizer(tmp_path, "llama-bpe", **ids, ggml_add_bos_token=False), "a") == ["a"]
@@ -120,7 +121,7 @@ def test_first_and_last_tokens(tmp_path: Path) -> None:
 
 def test_the_chat_template_knows_the_special_tokens(tmp_path: Path) -> None:
     template = "{{ bos_token }}{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}"
-    ids = {"ggml_bos_token_id": 257 + len(MERGES), "ggml_eos_token_id": 256 + len(MERGES)}
+    ids: dict[str, Any] = {"ggml_bos_token_id": 257 + len(MERGES), "ggml_eos_token_id": 256 + len(MERGES)}
     ours = tokenizer(tmp_path, **ids, chat_template=template)
     assert ours.render_chat([{"role": "user", "content": "Hi"}]) == "<|start|>Hi<|end|>"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gguf
 import numpy as np
@@ -26,14 +26,21 @@ NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-KIND = gguf.GGMLQuantizationType
 Array = np.ndarray[Any, Any]
+
+
+def kind_of(name: str) -> gguf.GGMLQuantizationType:
+    return gguf.GGMLQuantizationType[name]
+
+
+def rope_of(config: LlamaConfig) -> dict[str, Any]:
+    return cast(dict[str, Any], config.rope_parameters)
 
 
 def random_llama(config: LlamaConfig, seed: int = 0) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     config._attn_implementation = "eager"
-    model = LlamaForCausalLM(config).eval()
+    model: LlamaForCausalLM = cast(Any, LlamaForCausalLM)(config).eval()
     randomise(model, seed)
     return model
 
@@ -70,7 +77,7 @@ def metadata_of(config: LlamaConfig) -> dict[str, Any]:
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
         "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
-        "rope.freq_base": float(config.rope_parameters["rope_theta"]),
+        "rope.freq_base": float(rope_of(config)["rope_theta"]),
         "rope.dimension_count": config.head_dim,
         "vocab_size": config.vocab_size,
     }
@@ -104,7 +111,7 @@ def write(
                 writer.add_array(key, value)
     for name, array in tensors.items():
         if array.dtype == np.float32 and array.ndim > 1 and kind != "F32":
-            writer.add_tensor(name, gguf.quants.quantize(array, KIND[kind]), raw_dtype=KIND[kind])
+            writer.add_tensor(name, gguf.quants.quantize(array, kind_of(kind)), raw_dtype=kind_of(kind))
         else:
             writer.add_tensor(name, array)
     writer.write_header_to_file()

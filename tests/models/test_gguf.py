@@ -18,7 +18,7 @@ from hybrid.models.loading import open_checkpoint
 from hybrid.runner.loading import load
 from tests.models.forward import chunked_logits
 
-from .gguf_writing import KIND, Array, byte_tokens, metadata_of, random_llama, tensors_of, write
+from .gguf_writing import Array, byte_tokens, kind_of, metadata_of, random_llama, rope_of, tensors_of, write
 
 SMALL: dict[str, Any] = {
     "vocab_size": 97,
@@ -42,7 +42,7 @@ CONFIGS = {
 
 def extras(config: LlamaConfig) -> tuple[dict[str, Any], dict[str, Array]]:
     """Metadata and tensors that say how rope is scaled."""
-    rope = config.rope_parameters
+    rope = rope_of(config)
     if rope["rope_type"] == "linear":
         return {"rope.scaling.type": "linear", "rope.scaling.factor": rope["factor"]}, {}
     if rope["rope_type"] != "llama3":
@@ -73,11 +73,13 @@ def test_quantised_tensors_are_those_of_the_gguf_package(kind: str, tmp_path: Pa
     checkpoint = open_checkpoint(path)
     assert checkpoint.dtype == {"F32": torch.float32, "F16": torch.float16}.get(kind, torch.bfloat16)
     for ours, theirs in (("model.embed_tokens", "token_embd"), ("model.layers.2.mlp.down_proj", "blk.2.ffn_down")):
-        packed = gguf.quants.quantize(tensors[f"{theirs}.weight"], KIND[kind])
+        packed = gguf.quants.quantize(tensors[f"{theirs}.weight"], kind_of(kind))
         read = checkpoint.tensors[f"{ours}.weight"]
-        assert torch.equal(read.float(), torch.from_numpy(gguf.quants.dequantize(packed, KIND[kind]).copy()))
+        assert torch.equal(read.float(), torch.from_numpy(gguf.quants.dequantize(packed, kind_of(kind)).copy()))
     query = torch.from_numpy(
-        gguf.quants.dequantize(gguf.quants.quantize(tensors["blk.1.attn_q.weight"], KIND[kind]), KIND[kind]).copy()
+        gguf.quants.dequantize(
+            gguf.quants.quantize(tensors["blk.1.attn_q.weight"], kind_of(kind)), kind_of(kind)
+        ).copy()
     )
     assert torch.equal(checkpoint.tensors["model.layers.1.self_attn.q_proj.weight"].float(), halves(query, 6))
 
@@ -85,14 +87,14 @@ def test_quantised_tensors_are_those_of_the_gguf_package(kind: str, tmp_path: Pa
 @pytest.mark.parametrize("kind", [kind for kind in QUANTISED if kind.endswith("K")])
 def test_blocks_of_256_values(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random bytes, but for the scales of the blocks, which are numbers; read in slabs that do not divide the rows."""
-    size = gguf.GGML_QUANT_SIZES[KIND[kind]][1]
+    size = gguf.GGML_QUANT_SIZES[kind_of(kind)][1]
     packed = np.random.default_rng(0).integers(0, 256, (11, 3, size), dtype=np.uint8)
     scales = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}[kind]
     for at in scales:
         packed[..., at : at + 2] = np.frombuffer(np.float16(0.03).tobytes(), np.uint8)
     packed = packed.reshape(11, -1)
     writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
-    writer.add_tensor("t", packed, raw_dtype=KIND[kind])
+    writer.add_tensor("t", packed, raw_dtype=kind_of(kind))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -100,7 +102,7 @@ def test_blocks_of_256_values(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("hybrid.models.gguf_file.SLAB", 4 * 768 + 1)
     read = GGUFFile(tmp_path / "x.gguf").read("t")
     assert read.shape == (11, 768) and SLAB > 4 * 768
-    assert torch.equal(read, torch.from_numpy(gguf.quants.dequantize(packed, KIND[kind])))
+    assert torch.equal(read, torch.from_numpy(gguf.quants.dequantize(packed, kind_of(kind))))
     assert 0.1 < float(read.std()) < 100
 
 
@@ -114,7 +116,7 @@ def test_a_tensor_of_quarters_is_what_the_format_says(tmp_path: Path) -> None:
         ]
     )
     writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
-    writer.add_tensor("t", block[None], raw_dtype=KIND.Q4_1)
+    writer.add_tensor("t", block[None], raw_dtype=kind_of("Q4_1"))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -245,7 +247,7 @@ def test_quantisations_that_are_not_read_are_named(tmp_path: Path) -> None:
         add(f"llama.{key}", value)
     for name, array in tensors.items():
         if name == "blk.0.attn_v.weight":
-            writer.add_tensor(name, np.zeros((48, 54), np.uint8), raw_dtype=KIND.IQ4_NL)
+            writer.add_tensor(name, np.zeros((48, 54), np.uint8), raw_dtype=kind_of("IQ4_NL"))
         else:
             writer.add_tensor(name, array)
     writer.write_header_to_file()

@@ -13,18 +13,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from hybrid.checkpoints import find_checkpoint
 from hybrid.models.blueprint.config_reader import ConfigReader
 from hybrid.models.families import llama
-from tests.models.gguf_writing import KIND
 
 CONFIG = {
     "model_type": "llama",
-    "vocab_size": 8000,
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
+    "vocab_size": 4000,
+    "hidden_size": 896,
+    "intermediate_size": 2304,
+    "num_hidden_layers": 11,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 14,
     "rms_norm_eps": 1e-5,
     "max_position_embeddings": 512,
 }
@@ -58,7 +58,7 @@ def write_shards(folder: Path, dtype: torch.dtype) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**CONFIG, "dtype": str(dtype).removeprefix("torch.")}))
     names = list(TENSORS)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for shard in range(NUM_SHARDS):  # dealt out like cards: every layer lies in several files
         file = f"model-{shard + 1:05d}-of-{NUM_SHARDS:05d}.safetensors"
         tensors = {name: numbers(TENSORS[name], dtype) for name in names[shard::NUM_SHARDS]}
@@ -101,9 +101,7 @@ def test_peak_memory_is_at_most_a_fifth_above_the_weights(
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the kernel does not tell")
 def test_peak_memory_of_a_gguf_file(small: Path) -> None:
-    from hybrid.checkpoints import find_checkpoint
-
     path = find_checkpoint("smollm2")
     weights = 134_515_008 * 4
     grown = peak(path, "float32", small)
-    assert KIND.Q4_1 and weights * 0.9 < grown < weights * MOST, f"{grown / weights:.3f} times {weights:,} bytes"
+    assert weights * 0.9 < grown < weights * MOST, f"{grown / weights:.3f} times {weights:,} bytes"
