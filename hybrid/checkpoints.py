@@ -89,10 +89,11 @@ def recommended_sampling(checkpoint: Path) -> Mapping[str, Any]:
 
 
 def _inside(folder: Path) -> Path:
-    """The folder, or the one GGUF file in a folder without `config.json`. Raises ValueError for several."""
-    if (folder / "config.json").exists():
+    """The folder, or the one GGUF file in a folder without safetensors. Raises ValueError for several."""
+    entries = sorted(folder.iterdir())
+    if any(entry.suffix == ".safetensors" for entry in entries):
         return folder
-    found = sorted(entry for entry in folder.iterdir() if entry.suffix == GGUF)
+    found = [entry for entry in entries if entry.suffix == GGUF]
     if len(found) > 1:
         raise ValueError(f"{folder} holds several GGUF files ({found[0].name}, {found[1].name}, ...); name one of them")
     return found[0] if found else folder

@@ -52,7 +52,13 @@ def test_torch_is_pinned_without_a_local_part() -> None:
 
 def test_everything_that_is_declared_is_pinned() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
-    lines = [*PYPROJECT["project"]["dependencies"], *extras["serve"], *extras["plot"], *extras["dev"], *extras["smollm2"]]
+    lines = [
+        *PYPROJECT["project"]["dependencies"],
+        *extras["serve"],
+        *extras["plot"],
+        *extras["dev"],
+        *extras["smollm2"],
+    ]
     names = {canonicalize_name(Requirement(line).name) for line in lines} - {"hybrid-pools"}
     assert names - {canonicalize_name(name) for name in PINS} == set()
 

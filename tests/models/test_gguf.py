@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig
 
 from hybrid import LLM, SamplingParams
+from hybrid.checkpoints import find_checkpoint
 from hybrid.models.gguf_file import QUANTISED, SLAB, GGUFFile
 from hybrid.models.gguf_llama import halves
 from hybrid.models.loading import open_checkpoint
@@ -47,7 +48,7 @@ def extras(config: LlamaConfig) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"rope.scaling.type": "linear", "rope.scaling.factor": rope["factor"]}, {}
     if rope["rope_type"] != "llama3":
         return {}, {}
-    wavelengths = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, config.head_dim, 2) / config.head_dim)
+    wavelengths = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, SMALL["head_dim"], 2) / SMALL["head_dim"])
     smooth = np.clip((8192 / wavelengths - 1) / 3, 0, 1)
     return {}, {"rope_freqs.weight": (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)}
 
@@ -153,6 +154,8 @@ def test_a_folder_with_one_gguf_file_is_that_file(whole: Path) -> None:
     outputs = [LLM(model, memory="16MiB").generate("hello", params)[0] for model in (whole, whole.parent)]
     assert outputs[0].outputs == outputs[1].outputs
     assert outputs[0].prompt_token_ids[:2] == (259, 257)
+    (whole.parent / "config.json").write_text("{}")  # some are published with the one they were converted from
+    assert find_checkpoint(whole.parent) == whole
     whole.with_name("y.gguf").write_bytes(b"")
     with pytest.raises(ValueError, match=r"holds several GGUF files \(x.gguf, y.gguf, ...\); name one of them"):
         LLM(whole.parent)
