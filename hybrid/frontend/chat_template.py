@@ -20,7 +20,7 @@ class ChatTemplate:
     """One template. Nothing changes after construction."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """special_tokens: texts by name (`bos_token`, ...), for the template. Raises ValueError: it is no template."""
+        """special_tokens: texts by name (`bos_token`, ...), for the template. Raises ValueError: `cannot be compiled: ...`."""
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
@@ -30,7 +30,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
-            raise ValueError(f"the chat template cannot be compiled: {error}") from None
+            raise ValueError(f"cannot be compiled: {error}") from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
         """The conversation as one text. Raises ValueError when the template refuses the messages."""

@@ -50,7 +50,7 @@ class Tokenizer:
                 None if parts.chat_template is None else ChatTemplate(parts.chat_template, parts.special_tokens)
             )
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise ValueError(f"the chat template of {path} {error}") from None
         self.special_token_ids = frozenset(
             token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         )

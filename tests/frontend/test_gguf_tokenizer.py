@@ -140,10 +140,10 @@ def test_the_chat_template_knows_the_special_tokens(tmp_path: Path) -> None:
         ({"ggml_merges": ["ab"]}, "tokenizer.ggml.merges holds 'ab', which is no pair of tokens"),
         ({"ggml_merges": ["x y"]}, "tokenizer.ggml.merges do not fit the tokens"),
         ({"ggml_eos_token_id": 999}, "tokenizer.ggml.eos_token_id is 999, which is no token"),
-        ({"chat_template": "{% if %}"}, "the chat template cannot be compiled"),
+        ({"chat_template": "{% if %}"}, "the chat template of "),
     ],
 )
 def test_what_is_not_supported_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=r"x\.gguf: ") as caught:
+    with pytest.raises(ValueError, match=r"x\.gguf(:| cannot be compiled:) ") as caught:
         tokenizer(tmp_path, **changes)
     assert words in str(caught.value) and "\n" not in str(caught.value)
