@@ -20,7 +20,7 @@ class ChatTemplate:
     """One template. Nothing changes after construction."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """special_tokens: texts by name (`bos_token`, ...), for the template. Raises ValueError: `cannot be compiled: ...`."""
+        """special_tokens: texts by name (`bos_token`, ...). Raises ValueError, `cannot be compiled: ...`."""
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
