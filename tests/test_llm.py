@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 import hybrid.llm
 from hybrid import LLM, RequestOutput, SamplingParams
+from hybrid.checkpoints import find_checkpoint
 from hybrid.engine_args import EngineArgs
-from hybrid.engine_setup import checkpoint_folder
 from hybrid.memory_size import parse_memory
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
@@ -388,7 +388,7 @@ def test_ctrl_c_between_steps_leaves_no_request_behind(llm: LLM, monkeypatch: py
         ({"seed": "x"}, "seed must be an integer"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false"),
         ({"model": "no such model"}, r"neither a folder nor a bundled checkpoint \(.*tiny"),
-        ({"model": ""}, "model must be a folder or the name"),
+        ({"model": ""}, "model must be a path or a name"),
         ({"encoder_tokens": 4}, "the encoder pool has 4 tokens in all and 16 are needed"),
     ],
 )  # fmt: skip
@@ -447,7 +447,7 @@ def test_without_a_tokenizer_token_ids_go_in_and_out() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of the bundled checkpoint to break."""
-    return Path(shutil.copytree(checkpoint_folder("tiny"), tmp_path / "copy"))
+    return Path(shutil.copytree(find_checkpoint("tiny"), tmp_path / "copy"))
 
 
 def test_a_checkpoint_with_wrong_tensors_names_them(folder: Path) -> None:

@@ -18,13 +18,13 @@ from transformers import AutoTokenizer
 from examples.conversations import IMAGE, Conversation, random_conversation
 from examples.digits_data import load_split
 from hybrid import LLM, RequestOutput, SamplingParams
+from hybrid.checkpoints import find_checkpoint
 from hybrid.encoders.preprocess import preprocess
-from hybrid.engine_setup import checkpoint_folder
 from hybrid.models.reference import NativeReference
 
 NUM_PROMPTS = 208
 MAX_TOKENS = 20
-DIRECTORY = checkpoint_folder("tiny")
+DIRECTORY = find_checkpoint("tiny")
 GREEDY = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
 
 Prompt = dict[str, Any]

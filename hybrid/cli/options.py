@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hybrid.llm import LLM
     from hybrid.sampling_params import SamplingParams
 
-Model = Annotated[str, typer.Option(help="A checkpoint folder, or the name of a bundled checkpoint.")]
+Model = Annotated[str, typer.Option(help="A folder, a GGUF file, tiny, smollm2, or an id of the model hub.")]
 Memory = Annotated[
     str | None, typer.Option(help="Of all pools together, such as 512MiB. Default: what the device offers.")
 ]
@@ -86,10 +86,11 @@ def open_llm(
 
 
 def _default_threads(model: str) -> int | None:
-    """1 for a small checkpoint, None otherwise. Raises ValueError when there is no such folder."""
-    from hybrid.engine_setup import checkpoint_folder
+    """1 for a small checkpoint, None otherwise. Raises ValueError when there is no such checkpoint."""
+    from hybrid.checkpoints import find_checkpoint
 
-    size = sum(file.stat().st_size for file in checkpoint_folder(model).glob("*.safetensors"))
+    path = find_checkpoint(model)
+    size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.glob("*.safetensors")))
     return 1 if size < SMALL_CHECKPOINT else None
 
 

@@ -23,24 +23,24 @@ class LoadedModel:
     encoder: VisionTower | None
 
 
-def load(directory: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> LoadedModel:
-    """Read the folder. Raises ValueError as `models.loading.open_checkpoint` does.
+def load(path: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> LoadedModel:
+    """Read a folder or GGUF file. Raises ValueError as `models.loading.open_checkpoint` does.
 
     dtype None: the checkpoint's own, but float32 on a CPU that is slow in anything shorter.
     """
-    checkpoint = open_checkpoint(directory)
+    checkpoint = open_checkpoint(path)
     target = torch.device(device)
     if dtype is None:
         dtype = checkpoint.dtype if target.type != "cpu" or _fast_bfloat16() else torch.float32
-    weights = Weights(checkpoint.tensors, dtype, target)
-    decoder = Decoder(checkpoint.model, weights)
-    encoder = None
-    if checkpoint.model.vision is not None:
-        vision = {
-            name.removeprefix(VISION_PREFIX): checkpoint.tensors[name] for name in checkpoint.model.vision_tensors or {}
-        }
-        encoder = VisionTower(checkpoint.model.vision, vision, dtype, target)
-    checkpoint.tensors.close()
+    try:
+        decoder = Decoder(checkpoint.model, Weights(checkpoint.tensors, dtype, target))
+        encoder = None
+        if checkpoint.model.vision is not None:
+            names = checkpoint.model.vision_tensors or {}
+            vision = {name.removeprefix(VISION_PREFIX): checkpoint.tensors[name] for name in names}
+            encoder = VisionTower(checkpoint.model.vision, vision, dtype, target)
+    finally:
+        checkpoint.tensors.close()
     return LoadedModel(checkpoint.model, decoder, encoder)
 
 

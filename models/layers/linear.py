@@ -18,8 +18,11 @@ PACKED_FOR_ROWS = 32  # a hint to oneDNN; its layout for 16 rows or more serves 
 class Linear:
     """x [rows, in] -> [rows, sum of outs]. Weights come as [out, in], a bias as [sum of outs]."""
 
-    def __init__(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None) -> None:
-        weight = weights[0] if len(weights) == 1 else torch.cat(tuple(weights))
+    def __init__(
+        self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        """dtype: of the weight that is kept; None: the one it has."""
+        weight = _joined(weights, dtype or weights[0].dtype)  # [sum of outs, in]
         self._packed = can_pack(weight)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS) if self._packed else weight
         self._bias = bias
@@ -40,8 +43,12 @@ class Linear:
         factors = multipliers or (1.0,) * len(names)
         pairs = tuple(zip(names, factors, strict=True))
         return cls(
-            [weights(f"{name}.weight", factor * in_multiplier) for name, factor in pairs],
+            [
+                weights.stored(f"{name}.weight") if factor == 1 else weights(f"{name}.weight", factor)
+                for name, factor in ((name, factor * in_multiplier) for name, factor in pairs)
+            ],
             torch.cat([weights(f"{name}.bias", factor) for name, factor in pairs]) if bias else None,
+            weights.dtype,
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -60,3 +67,14 @@ def can_pack(weight: torch.Tensor) -> bool:
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and (weight.dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
     )
+
+
+def _joined(weights: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """[out, in] each -> [sum of outs, in], straight to where it stays: a copy in between would take as much again."""
+    first, sizes = weights[0], [len(weight) for weight in weights]
+    if len(weights) == 1:
+        return first.to(dtype).contiguous()
+    joined = first.new_empty(sum(sizes), first.shape[1], dtype=dtype)
+    for part, weight in zip(joined.split(sizes), weights, strict=True):
+        part.copy_(weight)
+    return joined

@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from hybrid.checkpoints import find_checkpoint
 from hybrid.cli import app
-from hybrid.engine_setup import checkpoint_folder
 
 HYBRID = [sys.executable, "-c", "from hybrid.cli import main; main()"]
 QUIET = {"OMP_NUM_THREADS": "1", "TERM": "dumb", "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
@@ -262,7 +262,7 @@ class Terminal:
 @pytest.fixture
 def endless(tmp_path: Path) -> str:
     """The bundled checkpoint with another end-of-text token, so that its answers do not end."""
-    folder = Path(shutil.copytree(checkpoint_folder("tiny"), tmp_path / "endless"))
+    folder = Path(shutil.copytree(find_checkpoint("tiny"), tmp_path / "endless"))
     for name in ("config.json", "generation_config.json"):
         config = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps({**config, "eos_token_id": config["pad_token_id"]}))

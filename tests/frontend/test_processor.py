@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hybrid.engine_setup import checkpoint_folder
+from hybrid.checkpoints import find_checkpoint
 from hybrid.frontend.messages import read_conversation
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ PER_IMAGE = 16
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer(checkpoint_folder("tiny"))
+    return Tokenizer(find_checkpoint("tiny"))
 
 
 def make(tokenizer: Tokenizer | None, max_model_len: int = 200, vision: bool = True) -> Processor:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from hybrid import LLM
+from hybrid.cli import app
 from hybrid.models.loading import open_checkpoint, read_config
 from hybrid.runner.loading import load
 from tests.runner.plans import random_reference, small_config
@@ -45,12 +49,15 @@ def change_tensors(folder: Path, change: Callable[[Tensors], object]) -> None:
 
 
 def refused(folder: Path) -> str:
-    """The one sentence."""
+    """The one sentence, from whatever opens the folder."""
     with pytest.raises(ValueError, match=r".") as caught:
         load(folder)
     message = str(caught.value)
     assert "\n" not in message
     assert str(folder) in message
+    with pytest.raises(ValueError, match=r".") as caught:
+        LLM(folder, skip_tokenizer_init=True, memory="8MiB")
+    assert str(caught.value) == message
     return message
 
 
@@ -58,7 +65,7 @@ def test_a_saved_checkpoint_is_read(folder: Path) -> None:
     checkpoint = open_checkpoint(folder)
     assert checkpoint.model == read_config(folder)
     assert checkpoint.dtype == torch.float32
-    assert set(checkpoint.tensors.shapes) == set(load_file(folder / "model.safetensors"))
+    assert set(checkpoint.tensors.entries) == set(load_file(folder / "model.safetensors"))
     loaded = load(folder)
     assert loaded.decoder.vocab_size == 61
     assert loaded.encoder is not None
@@ -93,6 +100,12 @@ def test_pickle_weights_are_never_opened(folder: Path) -> None:
     # also under the right name
     (folder / "pytorch_model.bin").rename(folder / "model.safetensors")
     assert "not a readable safetensors file" in refused(folder)
+
+
+@pytest.mark.parametrize("pickled", ["model.pt", "pytorch_model-00001-of-00002.bin", "consolidated.00.pth", "a.ckpt"])
+def test_a_shard_or_a_checkpoint_that_is_a_pickle_is_refused(folder: Path, pickled: str) -> None:
+    (folder / "model.safetensors").rename(folder / pickled)
+    assert f"holds pickle weights ({pickled})" in refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +163,19 @@ def test_values_that_are_not_finite_are_refused(folder: Path, value: float) -> N
     assert "tensor layers.0.mixer.D holds 2 values that are NaN or infinite" in refused(folder)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "bool", "complex64", "float8_e4m3fn", "float8_e5m2"])
-def test_tensors_of_other_types_are_refused(folder: Path, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "spelled"),
+    [
+        ("int64", "I64"),
+        ("bool", "BOOL"),
+        ("complex64", "C64"),
+        ("float8_e4m3fn", "F8_E4M3"),
+        ("float8_e5m2", "F8_E5M2"),
+    ],
+)
+def test_tensors_of_other_types_are_refused(folder: Path, dtype: str, spelled: str) -> None:
     change_tensors(folder, lambda tensors: tensors.update({"norm.weight": torch.zeros(24).to(getattr(torch, dtype))}))
-    assert f"norm.weight holds {dtype} values" in refused(folder)
+    assert f"norm.weight holds {spelled} values" in refused(folder)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, 5000])
@@ -161,3 +183,107 @@ def test_a_truncated_file_is_refused(folder: Path, keep: int) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     assert "not a readable safetensors file" in refused(folder)
+
+
+# --- shards ------------------------------------------------------------------------------------------------------
+
+
+def index(folder: Path, weight_map: object) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+@pytest.fixture
+def sharded(folder: Path) -> Path:
+    """Two shards, and a file beside the folder that no index may name."""
+    tensors = load_file(folder / "model.safetensors")
+    names = list(tensors)
+    (folder / "model.safetensors").rename(folder / "outside.safetensors")
+    (folder / "checkpoint").mkdir()
+    for name in ("config.json", "outside.safetensors"):
+        (folder / name).rename(folder / ("checkpoint" if name == "config.json" else ".") / name)
+    inner = folder / "checkpoint"
+    save_file({name: tensors[name] for name in names[::2]}, inner / "a.safetensors")
+    save_file({name: tensors[name] for name in names[1::2]}, inner / "b.safetensors")
+    index(inner, {name: f"{'ab'[i % 2]}.safetensors" for i, name in enumerate(names)})
+    return inner
+
+
+def test_shards_are_read_together(sharded: Path) -> None:
+    whole = load_file(sharded.parent / "outside.safetensors")
+    tensors = open_checkpoint(sharded).tensors
+    assert set(tensors.entries) == set(whole)
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in whole.items())
+
+
+def test_a_missing_shard_is_named(sharded: Path) -> None:
+    (sharded / "b.safetensors").unlink()
+    assert "model.safetensors.index.json names the file b.safetensors, which is not there" in refused(sharded)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "/etc/hostname", "..", "", ".", "c/../a.safetensors", "x" * 300, "a\0b"]
+)
+def test_an_index_names_files_of_its_own_folder_only(sharded: Path, name: str) -> None:
+    index(sharded, {"norm.weight": name})
+    assert "model.safetensors.index.json names the file" in refused(sharded)
+
+
+@pytest.mark.parametrize("weight_map", [None, [], {"norm.weight": 3}, "a.safetensors"])
+def test_an_index_without_a_map_is_refused(sharded: Path, weight_map: object) -> None:
+    index(sharded, weight_map)
+    assert "holds no weight_map from tensors to files" in refused(sharded)
+
+
+def test_an_index_that_is_no_json_is_refused(sharded: Path) -> None:
+    (sharded / "model.safetensors.index.json").write_text("{")
+    assert "is not JSON" in refused(sharded)
+
+
+def test_an_empty_index_lacks_everything(sharded: Path) -> None:
+    index(sharded, {})
+    assert "lacks tensors" in refused(sharded)
+
+
+def test_a_tensor_in_two_shards_is_refused(sharded: Path) -> None:
+    shutil.copy(sharded.parent / "outside.safetensors", sharded / "b.safetensors")
+    assert "is also in a.safetensors" in refused(sharded)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100, 3000])
+def test_a_truncated_shard_is_refused(sharded: Path, keep: int) -> None:
+    path = sharded / "b.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert "b.safetensors is not a readable safetensors file" in refused(sharded)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_refused(folder: Path) -> None:
+    tensors = open_checkpoint(folder).tensors
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(ValueError, match=r"model\.safetensors ends early: it has changed since it was opened"):
+        [tensors[name] for name in tensors.entries]
+    path.unlink()
+    with pytest.raises(ValueError, match=r"model\.safetensors cannot be read: No such file or directory"):
+        tensors["norm.weight"]
+
+
+def test_a_config_that_disagrees_with_the_tensors_is_refused(folder: Path) -> None:
+    change_config(folder, intermediate_size=20)
+    assert "has shape" in refused(folder)
+
+
+def test_the_command_line_says_it_in_one_sentence(sharded: Path) -> None:
+    (sharded / "b.safetensors").unlink()
+    done = CliRunner().invoke(app, ["chat", "--prompt", "Hello", "--model", str(sharded)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.endswith("\n") and done.stderr.count("\n") == 1
+
+
+def test_a_big_checkpoint_shows_a_progress_bar(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load(folder)
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr("hybrid.models.tensor_files.PROGRESS_BYTES", 1)
+    load(folder)
+    assert "loading: " in capfd.readouterr().err

@@ -75,7 +75,7 @@ class Oracle:
 
 
 @torch.no_grad()
-def randomise(model: PreTrainedModel, seed: int, gain: float) -> None:
+def randomise(model: PreTrainedModel, seed: int, gain: float = 1.2) -> None:
     """Mutates: large random weights of about unit gain."""
     generator = torch.Generator().manual_seed(seed)
     for name, buffer in model.named_buffers():
