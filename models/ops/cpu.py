@@ -4,6 +4,7 @@ Chunks and everything that has no kernel stay with torch. Results differ by roun
 """
 
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -23,15 +24,30 @@ def is_available() -> bool:
     return find_spec("numba") is not None
 
 
-def _kernels() -> ModuleType:
-    """The compiled kernels, with as many threads as torch uses. First use compiles, or reads numba's cache."""
-    import numba
+@cache
+def _start() -> ModuleType:
+    """The compiled kernels: compiled now, or read from numba's cache.
+
+    numba and torch share one OpenMP; numba's start sets its number of threads, which torch's must undo.
+    """
+    from numba.np.ufunc import parallel
 
     from . import cpu_kernels
 
+    threads, start = torch.get_num_threads(), vars(parallel)["_launch_threads"]
+    start()
+    torch.set_num_threads(threads)
+    return cpu_kernels
+
+
+def _kernels() -> ModuleType:
+    """The compiled kernels, with as many threads as torch uses."""
+    import numba
+
+    kernels = _start()
     most: int = vars(numba.config)["NUMBA_NUM_THREADS"]
     numba.set_num_threads(min(torch.get_num_threads(), most))
-    return cpu_kernels
+    return kernels
 
 
 class CpuOps:

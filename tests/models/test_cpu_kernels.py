@@ -1,5 +1,8 @@
 """The compiled kernels for a CPU give what plain torch gives; the engine's models run on both."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -108,3 +111,13 @@ def test_a_model_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = [[1, 1, 70], [1, 30, 33], [1, 1, 1], [4, 6, 30]]
     for row, logits in zip(rows, chunked_logits(native_model(reference), rows, schedule)):
         torch.testing.assert_close(logits, reference_logits(reference, row, None), rtol=1e-3, atol=1e-3)
+
+
+def test_the_kernels_leave_torch_its_number_of_threads() -> None:
+    """numba and torch share one OpenMP; with more threads than torch wants, every product would wait for them."""
+    code = (
+        "import torch; from hybrid.models.ops import cpu; torch.set_num_threads(1); cpu._kernels();"
+        "print(torch.__config__.parallel_info())"
+    )
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "omp_get_max_threads() : 1\n" in output
