@@ -83,6 +83,7 @@ class Decoder:
         self.dtype = weights.dtype
         self._norm = Norm(design.norm, weights)
         self._embedding_norm = None if design.embedding_norm is None else Norm(design.embedding_norm, weights)
+        # A tied table is kept twice where projections are packed: once to look rows up, once as the head.
         self._embedding = weights(design.embedding)
         self._head = Linear((self._embedding if design.head is None else weights(design.head),))
         self._per_layer = None if design.per_layer is None else PerLayerEmbedding(design.per_layer, weights)
