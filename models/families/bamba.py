@@ -7,8 +7,8 @@ from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
 from ..blueprint.rope import read_rope
-from . import common
-from .mamba_hybrid import LAYER_KINDS, activation, attention, mixer
+from .shared import common
+from .shared.mamba_hybrid import LAYER_KINDS, activation, attention, mixer
 
 
 def model(config: ConfigReader) -> Model:

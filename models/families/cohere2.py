@@ -5,8 +5,8 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
-from . import common
-from .attention_only import attention, causal_lm, every_nth_full, mlp, whole_rope, windows
+from .shared import common
+from .shared.attention_only import attention, causal_lm, every_nth_full, mlp, whole_rope, windows
 
 # Keys of published configurations that transformers does not read -> what it computes.
 _FIXED = {

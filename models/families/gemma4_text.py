@@ -11,7 +11,7 @@ from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.per_layer import PerLayerEmbedding, PerLayerInput
 from ..blueprint.rope import read_rope
-from . import common
+from .shared import common
 
 KINDS = {"full_attention": "full_attention", "sliding_attention": "sliding_attention"}
 OVERRIDES = ("head_dim", "num_key_value_heads")  # what `per_layer_config` may say of a layer

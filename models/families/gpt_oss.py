@@ -5,8 +5,8 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
-from . import common
-from .attention_only import attention, causal_lm, every_nth_full, pre_norm_layer, rms_norm, whole_rope, windows
+from .shared import common
+from .shared.attention_only import attention, causal_lm, every_nth_full, pre_norm_layer, rms_norm, whole_rope, windows
 
 _EPS = 1e-5
 

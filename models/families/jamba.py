@@ -9,7 +9,7 @@ from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba1
-from . import common, mamba_stack
+from .shared import common, mamba_stack
 
 
 def model(config: ConfigReader) -> Model:

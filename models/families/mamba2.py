@@ -7,7 +7,7 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
 from ..blueprint.recurrent import Mamba2
-from . import common, mamba_stack
+from .shared import common, mamba_stack
 
 
 def model(config: ConfigReader) -> Model:

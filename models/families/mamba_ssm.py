@@ -11,7 +11,7 @@ from ..blueprint.decoder import Decoder, Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
 from ..blueprint.recurrent import Mamba1, Mamba2
-from . import common
+from .shared import common
 
 EPS = 1e-5  # of every norm; no configuration says it
 COMMON = {"layer", "d_state", "d_conv", "expand", "conv_bias", "bias"}

@@ -3,8 +3,8 @@
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer
 from ..blueprint.model import Model
-from . import common
-from .attention_only import attention, causal_lm, mlp, pre_norm_layer, whole_rope
+from .shared import common
+from .shared.attention_only import attention, causal_lm, mlp, pre_norm_layer, whole_rope
 
 
 def model(config: ConfigReader) -> Model:

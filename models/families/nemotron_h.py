@@ -9,8 +9,8 @@ from ..blueprint.experts import Latent, MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
-from . import common
-from .mamba_hybrid import LAYER_KINDS, time_step_limit
+from .shared import common
+from .shared.mamba_hybrid import LAYER_KINDS, time_step_limit
 
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # hybrid_override_pattern
 KINDS = LAYER_KINDS | {"mlp": "mlp", "moe": "moe"}  # layers_block_type

@@ -5,8 +5,8 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
-from . import common
-from .attention_only import (
+from .shared import common
+from .shared.attention_only import (
     FULL,
     SLIDING,
     attention,

@@ -7,7 +7,7 @@ from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import GatedDeltaNet
 from ..blueprint.rope import Rope, read_rope
-from . import common
+from .shared import common
 
 KINDS = {"linear_attention": "delta", "full_attention": "full"}
 OUTPUT_NORM_EPS = 1e-5  # of the delta net's norm, whatever rms_norm_eps says

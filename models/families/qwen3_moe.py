@@ -6,8 +6,8 @@ from ..blueprint.decoder import Layer
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Norm
-from . import common
-from .attention_only import attention, causal_lm, mlp, pre_norm_layer, whole_rope
+from .shared import common
+from .shared.attention_only import attention, causal_lm, mlp, pre_norm_layer, whole_rope
 
 
 def model(config: ConfigReader) -> Model:

@@ -8,7 +8,7 @@ from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import RGLRU
 from ..blueprint.rope import read_rope
-from . import common
+from .shared import common
 
 BLOCKS = {"recurrent": "recurrent", "attention": "attention"}
 

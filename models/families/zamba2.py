@@ -10,7 +10,7 @@ from ..blueprint.parts import Norm
 from ..blueprint.recurrent import Mamba2
 from ..blueprint.rope import read_rope
 from ..blueprint.zamba2 import Adapters, SharedBlock, SharedHybrid
-from . import common
+from .shared import common
 
 # As transformers 5, published files and the oldest ones spell them.
 KINDS = {"linear_attention": "mamba", "mamba": "mamba", "m": "mamba", "hybrid": "hybrid", "g": "hybrid"}

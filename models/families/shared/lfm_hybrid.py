@@ -3,13 +3,13 @@ Source: transformers' `modeling_lfm2.py`."""
 
 from collections.abc import Callable, Sequence
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
-from ..blueprint.experts import MoE
-from ..blueprint.model import Model
-from ..blueprint.parts import MLP, Attention, Norm
-from ..blueprint.recurrent import ShortConv
-from ..blueprint.rope import read_rope
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Decoder, Layer, Residual
+from ...blueprint.experts import MoE
+from ...blueprint.model import Model
+from ...blueprint.parts import MLP, Attention, Norm
+from ...blueprint.recurrent import ShortConv
+from ...blueprint.rope import read_rope
 from . import common
 
 KINDS = {"conv": "conv", "full_attention": "full"}

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from math import isnan
 from struct import pack, unpack
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.parts import ACTIVATIONS, Activation
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.parts import ACTIVATIONS, Activation
 
 DTYPES = ("float32", "bfloat16", "float16")
 RECURRENT_POSITIONS = 131072  # the limit where a model has no positions that could end: recurrent layers and windows

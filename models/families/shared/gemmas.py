@@ -6,11 +6,11 @@ No family itself. Raises ValueError naming the key and the value.
 from collections.abc import Callable
 from typing import Any
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Layer, Residual
-from ..blueprint.model import Model
-from ..blueprint.parts import Attention, Norm
-from ..blueprint.rope import Rope
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Layer, Residual
+from ...blueprint.model import Model
+from ...blueprint.parts import Attention, Norm
+from ...blueprint.rope import Rope
 from . import common
 from .attention_only import attention, causal_lm, mlp
 

@@ -4,10 +4,10 @@ the limits of Mamba-2's step sizes, which others have too. Source: transformers'
 from collections.abc import Mapping
 from math import inf, isnan
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.parts import Activation, Attention, Norm
-from ..blueprint.recurrent import Mamba2
-from ..blueprint.rope import Rope
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.parts import Activation, Attention, Norm
+from ...blueprint.recurrent import Mamba2
+from ...blueprint.rope import Rope
 from . import common
 
 # How published files and transformers 5 spell the kinds of layers.

@@ -6,11 +6,11 @@ A family states what it does differently. Raises ValueError naming the key and t
 from collections.abc import Callable
 from typing import Any
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Part, Residual
-from ..blueprint.model import Model
-from ..blueprint.parts import MLP, Attention, Norm
-from ..blueprint.rope import Rope, read_rope
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Decoder, Layer, Part, Residual
+from ...blueprint.model import Model
+from ...blueprint.parts import MLP, Attention, Norm
+from ...blueprint.rope import Rope, read_rope
 from . import common
 
 FULL, SLIDING = "full_attention", "sliding_attention"

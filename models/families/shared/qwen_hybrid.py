@@ -4,13 +4,13 @@ with an offset of 1. No family by itself. Source: transformers' `modeling_qwen3_
 from collections.abc import Callable
 from typing import Literal
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
-from ..blueprint.experts import MoE, Router
-from ..blueprint.model import Model
-from ..blueprint.parts import MLP, Attention, Norm
-from ..blueprint.recurrent import GatedDeltaNet
-from ..blueprint.rope import read_rope
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Decoder, Layer, Residual
+from ...blueprint.experts import MoE, Router
+from ...blueprint.model import Model
+from ...blueprint.parts import MLP, Attention, Norm
+from ...blueprint.recurrent import GatedDeltaNet
+from ...blueprint.rope import read_rope
 from . import common
 
 KINDS = {"linear_attention": "delta", "full_attention": "full"}

@@ -5,11 +5,11 @@ No family: `mamba`, `mamba2` and `falcon_mamba` are. Source: transformers' `mode
 
 from collections.abc import Callable
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Part, Residual
-from ..blueprint.model import Model
-from ..blueprint.parts import Norm
-from ..blueprint.recurrent import Mamba1
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Decoder, Layer, Part, Residual
+from ...blueprint.model import Model
+from ...blueprint.parts import Norm
+from ...blueprint.recurrent import Mamba1
 from . import common
 
 
