@@ -69,7 +69,7 @@ class Decoder:
     embedding: str  # tensor [vocab_size, hidden_size]
     norm: Norm
     head: str | None  # tensor [vocab_size, hidden_size]; None: tied to the embedding
-    tied_head: str | None = None  # a head that a checkpoint may hold all the same; counts where it is no copy
+    tied_head: str | None = None  # a head that a checkpoint may hold though it is tied; counts where it is no copy
     embedding_multiplier: float = 1.0
     embedding_multiplier_rounded: bool = False  # to the dtype of the weights, as in Gemma
     embedding_norm: Norm | None = None

@@ -14,6 +14,7 @@ from hybrid.pools.specs import ModelSpec
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 from .shared import vision_language
+from .shared.common import refuse_quantised
 from .shared.vision_language import TEXT_TYPES
 
 # Every model_type that is read: a family's file is named after its own.
@@ -37,6 +38,7 @@ def read_model(config: Mapping[str, Any], where: str = "config") -> Model:
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(f"model_type {model_type!r} is not supported; supported are {', '.join(sorted(FAMILIES))}")
     reader = ConfigReader(config, where)
+    refuse_quantised(reader)
     if model_type in TEXT_TYPES:
         return vision_language.model(reader, read_model)
     family: Family = import_module(f".{model_type}", __name__)

@@ -21,7 +21,6 @@ _FIXED = {
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a cohere2 checkpoint."""
-    common.refuse_quantised(config)
     for key, value in _FIXED.items():
         config.refuse(key, (value,), f"only {value!r} is")
     hidden, eps = config.integer("hidden_size"), config.positive("layer_norm_eps", 1e-5)

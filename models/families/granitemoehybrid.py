@@ -4,7 +4,7 @@ Source: transformers' `modeling_granitemoehybrid.py`."""
 from dataclasses import replace
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.decoder import Layer, Residual
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
@@ -16,7 +16,6 @@ from .shared.mamba_hybrid import LAYER_KINDS, activation, attention, mixer
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a granitemoehybrid checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("normalization_function", ("rmsnorm",), "the norms are RMS norms")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
     positions = config.one_of("position_embedding_type", ("nope", "rope"), default="nope")
@@ -64,21 +63,13 @@ def model(config: ConfigReader) -> Model:
             )
         )
 
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 2048),
-            layers=tuple(layer(index, kind) for index, kind in enumerate(_kinds(config))),
-            embedding="model.embed_tokens.weight",
-            norm=Norm("model.norm", hidden, eps),
-            head=common.head_name(config),
-            embedding_multiplier=config.number("embedding_multiplier", 1.0),
-            logits_multiplier=1 / config.positive("logits_scaling", 1.0),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS,),
+    return common.causal_lm(
+        config,
+        (layer(index, kind) for index, kind in enumerate(_kinds(config))),
+        Norm("model.norm", hidden, eps),
+        positions=2048,
+        embedding_multiplier=config.number("embedding_multiplier", 1.0),
+        logits_multiplier=1 / config.positive("logits_scaling", 1.0),
     )
 
 

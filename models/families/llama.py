@@ -9,7 +9,6 @@ from .shared.attention_only import attention, causal_lm, mlp, pre_norm_layer, wh
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a llama checkpoint."""
-    common.refuse_quantised(config)
     head_dim = common.head_dim(config)
     rope = whole_rope(config, head_dim)
     bias, mlp_bias = config.flag("attention_bias", False), config.flag("mlp_bias", False)

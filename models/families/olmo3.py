@@ -24,7 +24,6 @@ _THETA = 500000.0
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of an olmo3 checkpoint."""
-    common.refuse_quantised(config)
     if "rope_parameters" not in config:
         config.refuse("rope_theta", (_THETA,), "versions of transformers disagree on what it means for sliding layers")
     eps = config.positive("rms_norm_eps", _EPS)

@@ -10,7 +10,6 @@ from .shared.attention_only import attention, causal_lm, mlp, pre_norm_layer, sw
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a qwen2 checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("is_causal", (True,), "tokens see those before them only")
     config.refuse("use_mrope", (False,), "positions are those of text")
     head_dim = common.head_dim(config)

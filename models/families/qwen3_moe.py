@@ -12,7 +12,6 @@ from .shared.attention_only import attention, causal_lm, mlp, pre_norm_layer, wh
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a qwen3_moe checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("use_sliding_window", (False,), "no published checkpoint uses it")
     eps = config.positive("rms_norm_eps", 1e-6)
     head_dim = common.head_dim(config)

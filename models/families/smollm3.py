@@ -17,7 +17,6 @@ from .shared.attention_only import (
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a smollm3 checkpoint."""
-    common.refuse_quantised(config)
     head_dim = common.head_dim(config)
     rope = whole_rope(config, head_dim, theta=2000000.0)
     rotates = _rotating_layers(config)

@@ -1,18 +1,62 @@
-"""What the configurations of most families have in common: tokens, dtype, positions, activation, embeddings.
+"""What the configurations of most families have in common: tokens, dtype, positions, activation, embeddings; and the
+frame of a decoder.
 
 Spelled as transformers spells it. Raises ValueError naming the key and the value.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isnan
 from struct import pack, unpack
+from typing import Any
 
 from ...blueprint.config_reader import ConfigReader
-from ...blueprint.parts import ACTIVATIONS, Activation
+from ...blueprint.decoder import Decoder, Layer
+from ...blueprint.model import Model
+from ...blueprint.parts import ACTIVATIONS, Activation, Norm
 
 DTYPES = ("float32", "bfloat16", "float16")
 RECURRENT_POSITIONS = 131072  # the limit where a model has no positions that could end: recurrent layers and windows
+HEAD = "lm_head.weight"
+# Tensors that checkpoints may hold and nothing here reads.
 OLD_BUFFERS = r".*rotary_emb\.inv_freq"  # saved by transformers of long ago; computed here
+MTP = r"mtp\..*"  # layers that predict the token after the next one
+
+
+def causal_lm(
+    config: ConfigReader,
+    layers: Iterable[Layer],
+    norm: Norm,
+    *,
+    positions: int,
+    tied: bool = False,
+    tied_key: str = "tie_word_embeddings",
+    embedding: str = "model.embed_tokens.weight",
+    ignored: tuple[str, ...] = (),
+    prefixes: tuple[tuple[str, str], ...] = (),
+    **details: Any,
+) -> Model:
+    """The whole model around its layers. norm: the last one; ignored, prefixes: as in `Model`.
+
+    positions, tied: what absent keys mean; details: fields of `Decoder` that differ.
+    """
+    tied = config.flag(tied_key, tied)
+    return Model(
+        decoder=Decoder(
+            vocab_size=config.integer("vocab_size"),
+            hidden_size=config.integer("hidden_size"),
+            max_positions=config.integer("max_position_embeddings", positions),
+            layers=tuple(layers),
+            embedding=embedding,
+            norm=norm,
+            head=None if tied else HEAD,
+            tied_head=HEAD if tied else None,
+            **details,
+        ),
+        dtype=dtype(config),
+        eos_token_ids=eos_token_ids(config),
+        ignored=(OLD_BUFFERS, *ignored),
+        prefixes=prefixes,
+    )
 
 
 def refuse_quantised(config: ConfigReader) -> None:
@@ -50,11 +94,6 @@ def head_dim(config: ConfigReader) -> int:
         return config.integer("head_dim")
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     return config.multiple("hidden_size", hidden, "num_attention_heads", heads) // heads
-
-
-def head_name(config: ConfigReader, name: str = "lm_head.weight", tied: bool = False) -> str | None:
-    """The tensor of the output head; None where it is tied to the embedding. `tied`: what an absent key means."""
-    return None if config.flag("tie_word_embeddings", tied) else name
 
 
 def time_step_limit(config: ConfigReader, key: str = "time_step_limit") -> tuple[float, float]:

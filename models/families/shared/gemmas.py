@@ -41,7 +41,6 @@ def model(
     config: ConfigReader, mixer: Callable[[int, str], Attention], positions: int, logits_softcap: float | None
 ) -> Model:
     """The whole model; mixer(index, layer prefix)."""
-    common.refuse_quantised(config)
     config.refuse("use_bidirectional_attention", (False,), "tokens see those before them only")
     activation = common.activation(config, "hidden_activation", "gelu_pytorch_tanh")
 
