@@ -10,7 +10,7 @@ from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
 from ..blueprint.rope import Rope, read_rope
 from .shared import common
-from .shared.mamba_hybrid import activation, attention, mixer
+from .shared.mamba_hybrid import attention, mixer
 
 
 def model(config: ConfigReader) -> Model:
@@ -26,7 +26,7 @@ def model(config: ConfigReader) -> Model:
             name=f"{at}.feed_forward",
             hidden_size=hidden,
             intermediate_size=config.integer("intermediate_size"),
-            activation=activation(config),
+            activation=common.silu(config),
             bias=config.flag("mlp_bias", False),
             gate_multiplier=gate,
             down_multiplier=down,

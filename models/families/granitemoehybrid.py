@@ -11,7 +11,7 @@ from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
 from ..blueprint.rope import read_rope
 from .shared import common
-from .shared.mamba_hybrid import LAYER_KINDS, activation, attention, mixer
+from .shared.mamba_hybrid import LAYER_KINDS, attention, mixer
 
 
 def model(config: ConfigReader) -> Model:
@@ -33,7 +33,7 @@ def model(config: ConfigReader) -> Model:
             name=f"{at}.shared_mlp",
             hidden_size=hidden,
             intermediate_size=config.integer("shared_intermediate_size", 1024),
-            activation=activation(config),
+            activation=common.silu(config),
             projections=("", "", "output_linear"),
             fused="input_linear",
         )
@@ -49,7 +49,7 @@ def model(config: ConfigReader) -> Model:
             layout="stacked",
             experts=f"{at}.block_sparse_moe",
             stacked=("input_linear.weight", "output_linear.weight"),
-            activation=activation(config),
+            activation=common.silu(config),
             shared=shared,
         )
 

@@ -17,9 +17,7 @@ def model(config: ConfigReader) -> Model:
     config.refuse("sliding_window", (), "attention is full")
     config.refuse("mamba_inner_layernorms", (True,), "dt, b and c are always normed")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
-    intermediate, activation = config.integer("intermediate_size"), common.activation(config, default="silu")
-    if activation != "silu":
-        raise config.error("hidden_act", config.get("hidden_act"), "silu, the gate of the recurrent layers")
+    intermediate, activation = config.integer("intermediate_size"), common.silu(config)
     heads = config.integer("num_attention_heads")
     experts = config.integer(config.either("num_experts", "num_local_experts"), 16)
     has_attention, has_experts = _every(config, "attn_layer", 8, 4), _every(config, "expert_layer", 2, 1)

@@ -10,7 +10,7 @@ from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
 from .shared import common
-from .shared.mamba_hybrid import LAYER_KINDS, time_step_limit
+from .shared.mamba_hybrid import LAYER_KINDS
 
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # hybrid_override_pattern
 KINDS = LAYER_KINDS | {"mlp": "mlp", "moe": "moe"}  # layers_block_type
@@ -68,7 +68,7 @@ def _mixer(config: ConfigReader, name: str) -> Mamba2:
     config.refuse("mamba_hidden_act", ("silu", "swish"), "the convolution is followed by silu")
     config.refuse("mamba_proj_bias", (False,), "biases of projections are use_bias")
     key = config.either("mamba_dt_limit", "time_step_limit")
-    if time_step_limit(config, key) != (0.0, inf):
+    if common.step_size_limit(config, key) != (0.0, inf):
         raise config.error(key, config.get(key), "from 0 to infinity")
     heads, head_dim = config.integer("mamba_num_heads", 128), config.integer("mamba_head_dim", 64)
     groups = config.integer(config.either("mamba_n_groups", "n_groups"), 8)

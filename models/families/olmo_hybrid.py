@@ -17,7 +17,6 @@ NORMS = (("attention_layer_norm", "input_layernorm"), ("feedforward_layer_norm",
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of an olmo_hybrid checkpoint."""
-    config.one_of("hidden_act", ("silu", "swish"), "silu")  # of the MLPs, and of the delta nets' convolutions
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
     kinds = _kinds(config)
     rope = _rope(config)
@@ -59,7 +58,7 @@ def model(config: ConfigReader) -> Model:
 
     def layer(index: int, kind: str) -> Layer:
         at = f"model.layers.{index}"
-        mlp = MLP(f"{at}.mlp", hidden, config.integer("intermediate_size"))
+        mlp = MLP(f"{at}.mlp", hidden, config.integer("intermediate_size"), common.silu(config))
 
         def norm(name: str) -> Norm:
             return Norm(f"{at}.{name}", hidden, eps)

@@ -5,9 +5,9 @@ Spelled as transformers spells it. Raises ValueError naming the key and the valu
 """
 
 from collections.abc import Iterable, Mapping
-from math import isnan
+from math import inf, isnan
 from struct import pack, unpack
-from typing import Any
+from typing import Any, Literal
 
 from ...blueprint.config_reader import ConfigReader
 from ...blueprint.decoder import Decoder, Layer
@@ -96,21 +96,25 @@ def head_dim(config: ConfigReader) -> int:
     return config.multiple("hidden_size", hidden, "num_attention_heads", heads) // heads
 
 
-def time_step_limit(config: ConfigReader, key: str = "time_step_limit") -> tuple[float, float]:
-    """The range that step sizes are clamped to, [0, infinity] where it is absent.
+def silu(config: ConfigReader) -> Literal["silu"]:
+    """`hidden_act` where it can be nothing else: other places that are always SiLU go by it too."""
+    config.one_of("hidden_act", ("silu", "swish"), default="silu")
+    return "silu"
+
+
+def step_size_limit(config: ConfigReader, key: str) -> tuple[float, float]:
+    """The range that step sizes of Mamba-2 are clamped to, [0, infinity] where the key is absent.
 
     Infinity is written `Infinity` by old versions of transformers, and {"__float__": "Infinity"} by new ones.
     """
-    limits = []
-    for value in config.entries(key, 2, default=[0.0, float("inf")]):
-        number = float("inf") if value == {"__float__": "Infinity"} else value
-        if isinstance(number, bool) or not isinstance(number, int | float) or isnan(number):
-            raise config.error(key, value, "two numbers")
-        limits.append(float(number))
-    low, high = limits
-    if low > high:
-        raise config.error(key, config.get(key), "in order")
-    return low, high
+    values = [inf if value == {"__float__": "Infinity"} else value for value in config.entries(key, 2, [0.0, inf])]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+            raise config.error(key, config.get(key), "two numbers")
+    low, high = values
+    if not 0 <= low <= high:
+        raise config.error(key, config.get(key), "two numbers, from 0 on and in order")
+    return float(low), float(high)
 
 
 def bfloat16(value: float) -> float:

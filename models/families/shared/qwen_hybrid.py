@@ -82,13 +82,13 @@ def model(
 def dense(config: ConfigReader, index: int, at: str) -> MLP:
     """SwiGLU, the same in all layers."""
     del index
-    return MLP(at, config.integer("hidden_size"), config.integer("intermediate_size"), _silu(config))
+    return MLP(at, config.integer("hidden_size"), config.integer("intermediate_size"), common.silu(config))
 
 
 def experts(config: ConfigReader, index: int, at: str) -> MoE:
     """Experts whose weights are normalised, and a shared expert behind a gate. Some published files stack them."""
     del index
-    hidden = config.integer("hidden_size")
+    hidden, activation = config.integer("hidden_size"), common.silu(config)
     return MoE(
         name=at,
         hidden_size=hidden,
@@ -98,16 +98,10 @@ def experts(config: ConfigReader, index: int, at: str) -> MoE:
         router=Router(f"{at}.gate", "softmax", normalise=True),
         layout="list",
         experts=f"{at}.experts",
-        activation=_silu(config),
-        shared=MLP(f"{at}.shared_expert", hidden, config.integer("shared_expert_intermediate_size"), _silu(config)),
+        activation=activation,
+        shared=MLP(f"{at}.shared_expert", hidden, config.integer("shared_expert_intermediate_size"), activation),
         shared_gate=f"{at}.shared_expert_gate.weight",
     )
-
-
-def _silu(config: ConfigReader) -> Literal["silu"]:
-    """The activation, of the delta nets' convolutions too."""
-    config.one_of("hidden_act", ("silu", "swish"), "silu")
-    return "silu"
 
 
 def _kinds(config: ConfigReader) -> list[str]:
