@@ -82,7 +82,6 @@ class Decoder:
         self._ops = select_ops(weights.device)
         self.dtype = weights.dtype
         self._norm = Norm(design.norm, weights)
-        self._embedding_norm = None if design.embedding_norm is None else Norm(design.embedding_norm, weights)
         self._embedding = weights(design.embedding)
         self._head = Linear((self._embedding if design.head is None else weights(design.head),))
         self._per_layer = None if design.per_layer is None else PerLayerEmbedding(design.per_layer, weights)
@@ -139,7 +138,7 @@ class Decoder:
             if self._design.embedding_multiplier_rounded:
                 factor = torch.tensor(factor, dtype=x.dtype).item()
             x = x * factor
-        return x if self._embedding_norm is None else self._embedding_norm(x)
+        return x
 
 
 def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: dict[str, int], blocks: Blocks) -> Layer:
