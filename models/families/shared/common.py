@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ...blueprint.config_reader import ConfigReader
 from ...blueprint.decoder import Decoder, Layer
-from ...blueprint.model import Model
+from ...blueprint.model import Model, Prefixes
 from ...blueprint.parts import ACTIVATIONS, Activation, Norm
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -32,7 +32,7 @@ def causal_lm(
     tied_key: str = "tie_word_embeddings",
     embedding: str = "model.embed_tokens.weight",
     ignored: tuple[str, ...] = (),
-    prefixes: tuple[tuple[str, str], ...] = (),
+    prefixes: Prefixes = (),
     **details: Any,
 ) -> Model:
     """The whole model around its layers. norm: the last one; ignored, prefixes: as in `Model`.
