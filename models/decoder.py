@@ -82,6 +82,7 @@ class Decoder:
         self._ops = select_ops(weights.device)
         self.dtype = weights.dtype
         self._norm = Norm(design.norm, weights)
+        # A tied table is kept twice where projections are packed: once to look rows up, once as the head.
         self._embedding = weights(design.embedding)
         self._head = Linear((self._embedding if design.head is None else weights(design.head),))
         self._per_layer = None if design.per_layer is None else PerLayerEmbedding(design.per_layer, weights)

@@ -175,3 +175,9 @@ def test_without_the_package_one_sentence_says_how_to_install_it(
     with pytest.raises(BaseException, match="2"):
         open_llm("smollm2", memory=None, device=None, threads=None, dtype="auto", seed=0, max_num_seqs=1)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_picture_is_refused_before_the_template_sees_it(llm: LLM) -> None:
+    content = [{"type": "image", "image": "nothing.png"}, {"type": "text", "text": "What is this?"}]
+    with pytest.raises(ValueError, match="the model takes no images, and the prompt brings 1"):
+        llm.chat([{"role": "user", "content": content}], use_tqdm=False)

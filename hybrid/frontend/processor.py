@@ -61,6 +61,7 @@ class Processor:
         """The conversation through the chat template, up to where the assistant answers. The ends of its messages are
         resume hints. Raises ValueError."""
         tokenizer = self._require_tokenizer("a chat")
+        self._refuse_images(len(conversation.images))  # before the template does, less clearly
         text = tokenizer.render_chat(conversation.messages)
         ends = _rendered_ends(tokenizer, conversation.messages, text)
         return self._from_text(text, conversation.images, cache_salt, add_special_tokens=False, ends=ends)
@@ -179,10 +180,13 @@ class Processor:
             cache_salt=cache_salt,
         )
 
-    def _placeholders(self, token_ids: TokenIds, num_images: int) -> NDArray[np.int64]:
-        """Positions of the image tokens, as many as images."""
+    def _refuse_images(self, num_images: int) -> None:
         if num_images and self._image_size is None:
             raise ValueError(f"the model takes no images, and the prompt brings {num_images}")
+
+    def _placeholders(self, token_ids: TokenIds, num_images: int) -> NDArray[np.int64]:
+        """Positions of the image tokens, as many as images."""
+        self._refuse_images(num_images)
         if self._image_token_id is None or self._image_size is None:
             return np.zeros(0, dtype=np.int64)
         places = np.flatnonzero(token_ids == self._image_token_id)

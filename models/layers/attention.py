@@ -49,7 +49,8 @@ class Attention:
                 over_head = norm.shape[0] == part.head_dim
                 which.copy_(norm(which if over_head else which.flatten(1)).view(which.shape))
         if part.rope is not None:
-            step.rotary(part.rope).rotate(heads[:, : part.num_heads + part.num_kv_heads])
+            rotated = part.num_heads + (part.num_kv_heads if part.kv_from is None else 0)
+            step.rotary(part.rope).rotate(heads, rotated)
         # 3. attend
         run, cache = step.attention(self._cache_index, part.sliding_window)
         key_value = None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from ..tensor_files import scratch
 from ..weights import Weights
 
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
@@ -70,11 +71,12 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 def _joined(weights: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """[out, in] each -> [sum of outs, in], straight to where it stays: a copy in between would take as much again."""
+    """[out, in] each -> [sum of outs, in]. On a CPU in memory of its own: packing makes a copy and lets go of it."""
     first, sizes = weights[0], [len(weight) for weight in weights]
-    if len(weights) == 1:
-        return first.to(dtype).contiguous()
-    joined = first.new_empty(sum(sizes), first.shape[1], dtype=dtype)
+    if len(weights) == 1 and first.dtype == dtype:
+        return first.contiguous()
+    shape = (sum(sizes), first.shape[1])
+    joined = scratch(shape, dtype) if first.device.type == "cpu" else first.new_empty(shape, dtype=dtype)
     for part, weight in zip(joined.split(sizes), weights, strict=True):
         part.copy_(weight)
     return joined

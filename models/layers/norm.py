@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ..blueprint import parts
+from ..ops.elementwise import rms_norm
 from ..weights import Weights
 
 
@@ -23,6 +24,6 @@ class Norm:
         if self.kind == "layer":
             return F.layer_norm(wide, self.shape, self.weight, self.bias, self.eps).to(x.dtype)
         if self.groups == 1:
-            return F.rms_norm(wide, self.shape, self.weight, self.eps).to(x.dtype)
+            return rms_norm(wide, self.weight, self.eps).to(x.dtype)
         normed = F.rms_norm(wide.unflatten(-1, (self.groups, -1)), self.shape, None, self.eps).flatten(-2)
         return (normed if self.weight is None else normed * self.weight).to(x.dtype)

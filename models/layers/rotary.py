@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from ..blueprint.rope import Rope
+from ..ops.elementwise import rotate
 
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """Cosines and sines [T, 1, rotary_dim / 2] of the step's positions; broadcast over heads."""
+    """Cosines and sines [T, rotary_dim / 2] of the step's positions."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -22,15 +23,10 @@ class Rotary:
     def at(cls, rope: Rope, positions: torch.Tensor, dtype: torch.dtype) -> "Rotary":
         """positions [T] int64. Angles are computed in float32."""
         frequencies = torch.tensor(rope.inverse_frequencies, dtype=torch.float32, device=positions.device)
-        angles = (positions[:, None].float() * frequencies)[:, None]
+        angles = positions[:, None].float() * frequencies
         factor = rope.attention_factor
         return cls((angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype), rope.interleaved)
 
-    def rotate(self, heads: torch.Tensor) -> None:
-        """Mutates heads [T, num_heads, head_dim]: the first rotary_dim elements of each are rotated."""
-        size = self.cos.shape[-1]
-        turned = heads[..., : 2 * size]
-        first, second = (turned[..., ::2], turned[..., 1::2]) if self.interleaved else turned.split(size, dim=-1)
-        rotated = torch.addcmul(second * self.cos, first, self.sin)
-        first.mul_(self.cos).addcmul_(second, self.sin, value=-1)
-        second.copy_(rotated)
+    def rotate(self, heads: torch.Tensor, count: int) -> None:
+        """Mutates heads [T, all heads, head_dim]: the first rotary_dim elements of the first `count` are rotated."""
+        rotate(heads, count, self.cos, self.sin, self.interleaved)

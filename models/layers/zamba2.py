@@ -50,7 +50,7 @@ class SharedBlock:
             projected = projected + attention_adapter(x)
         heads = projected.view(tokens, -1, block.head_dim)
         if block.rope is not None:
-            step.rotary(block.rope).rotate(heads[:, : block.num_heads + block.num_kv_heads])
+            step.rotary(block.rope).rotate(heads, block.num_heads + block.num_kv_heads)
         key_value = heads[:, block.num_heads :].view(tokens, 2, block.num_kv_heads, block.head_dim)
         run, cache = step.attention(cache_index, None)
         attended = run(heads[:, : block.num_heads], key_value, cache, block.scale)

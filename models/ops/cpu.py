@@ -10,15 +10,20 @@ from types import ModuleType
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..context import AttentionCache, BlockTables, ForwardContext, Ints, StateCache
 from .attention import Decodes, Scores, TorchAttention
-from .recurrent import Operation, TorchRecurrent
+from .conv import conv_chunks, conv_decodes
+from .recurrent import Operation, Operations, TorchRecurrent
 from .recurrent_plan import Decodes as RecurrentDecodes
 from .ssd import ssd_chunks, ssd_decodes
 from .workspace import Workspace
 
+float32 = np.float32
 
+
+@cache
 def is_available() -> bool:
     """Whether numba is installed."""
     return find_spec("numba") is not None
@@ -40,14 +45,14 @@ def _start() -> ModuleType:
     return cpu_kernels
 
 
-def _kernels() -> ModuleType:
+def kernels() -> ModuleType:
     """The compiled kernels, with as many threads as torch uses."""
     import numba
 
-    kernels = _start()
+    started = _start()
     most: int = vars(numba.config)["NUMBA_NUM_THREADS"]
     numba.set_num_threads(min(torch.get_num_threads(), most))
-    return kernels
+    return started
 
 
 class CpuOps:
@@ -65,7 +70,7 @@ class CpuOps:
         return TorchAttention.plan(context, tables, sliding_window, cache, self._workspace, plan_decodes)
 
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> TorchRecurrent:
-        return TorchRecurrent.plan(context, cache, SSD)
+        return TorchRecurrent.plan(context, cache, OPERATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ class KernelDecodes:
         """See `attention.Decodes`."""
         rows = len(self.ends)
         sinks = np.zeros(0, dtype=np.float32) if scores.sinks is None else scores.sinks.flatten().numpy()
-        _kernels().attend(
+        kernels().attend(
             query[:rows].flatten(1, 2).contiguous().numpy(),
             kv.numpy(),
             self.table,
@@ -112,20 +117,42 @@ def kernel_ssd_decodes(
     if ssm.dtype != torch.float32:
         return ssd_decodes(plan, x, dt, b, c, a, ssm)
     y = torch.empty(x.shape)
-    fresh = np.zeros(len(x), dtype=np.bool_) if plan.fresh is None else plan.fresh.flatten().numpy()
-    _kernels().ssd_step(
+    kernels().ssd_step(
         ssm.numpy(),
         plan.slots.numpy(),
-        fresh,
+        _fresh(plan),
         torch.exp(dt * a).numpy(),
         (x * dt[:, :, None]).numpy(),
         b.contiguous().numpy(),
         c.contiguous().numpy(),
         y.numpy(),
     )
-    if plan.copy_rows is not None and plan.copy_slots is not None:
-        ssm.index_copy_(0, plan.copy_slots, ssm.index_select(0, plan.slots.index_select(0, plan.copy_rows)))
+    _copy_states(plan, ssm)
     return y
 
 
-SSD = Operation(kernel_ssd_decodes, ssd_chunks)
+def kernel_conv_decodes(
+    plan: RecurrentDecodes, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, conv: torch.Tensor
+) -> torch.Tensor:
+    """See `conv.conv_decodes`."""
+    if not (x.dtype == weight.dtype == conv.dtype == torch.float32):
+        return conv_decodes(plan, x, weight, bias, conv)
+    out = torch.empty(x.shape)
+    added = np.zeros(0, dtype=np.float32) if bias is None else bias.numpy()
+    args = (x.contiguous().numpy(), weight.numpy(), added, out.numpy())
+    kernels().conv_step(conv.numpy(), plan.slots.numpy(), _fresh(plan), *args)
+    _copy_states(plan, conv)
+    return out
+
+
+def _fresh(plan: RecurrentDecodes) -> NDArray[np.bool_]:
+    return np.zeros(plan.num_rows, dtype=np.bool_) if plan.fresh is None else plan.fresh.flatten().numpy()
+
+
+def _copy_states(plan: RecurrentDecodes, states: torch.Tensor) -> None:
+    """Snapshots of rows with one token."""
+    if plan.copy_rows is not None and plan.copy_slots is not None:
+        states.index_copy_(0, plan.copy_slots, states.index_select(0, plan.slots.index_select(0, plan.copy_rows)))
+
+
+OPERATIONS = Operations(conv=Operation(kernel_conv_decodes, conv_chunks), ssd=Operation(kernel_ssd_decodes, ssd_chunks))

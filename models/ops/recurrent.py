@@ -31,8 +31,15 @@ class Operation:
     chunks: Callable[..., torch.Tensor]
 
 
-CONV = Operation(conv_decodes, conv_chunks)
-SSD = Operation(ssd_decodes, ssd_chunks)
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Those of which there are several implementations."""
+
+    conv: Operation
+    ssd: Operation
+
+
+TORCH = Operations(conv=Operation(conv_decodes, conv_chunks), ssd=Operation(ssd_decodes, ssd_chunks))
 SELECTIVE = Operation(selective_decodes, selective_chunks)
 DELTA = Operation(delta_decodes, delta_chunks)
 
@@ -100,22 +107,22 @@ class TorchRecurrent:
     decodes: Decodes | None
     chunks: Chunks | None
     recorder: _Recorder | None
-    ssd: Operation = SSD
+    operations: Operations
 
     @classmethod
-    def plan(cls, context: ForwardContext, cache: StateCache, ssd: Operation = SSD) -> "TorchRecurrent":
-        """Index arithmetic for the step; `cache` gives the convolution's kernel. ssd: who scans."""
+    def plan(cls, context: ForwardContext, cache: StateCache, operations: Operations = TORCH) -> "TorchRecurrent":
+        """Index arithmetic for the step; `cache` gives the convolution's kernel. operations: who computes."""
         rows = RecurrentRows.of(context)
         tail = cache.conv.shape[1]
         recorder = None
         if context.deferred is not None:
             recorder = _Recorder(rows, context.deferred.rows, tail)
             context.deferred.record(recorder.advance)
-        return cls.of(rows, tail, recorder, ssd)
+        return cls.of(rows, tail, recorder, operations)
 
     @classmethod
     def of(
-        cls, rows: RecurrentRows, tail: int, recorder: _Recorder | None = None, ssd: Operation = SSD
+        cls, rows: RecurrentRows, tail: int, recorder: _Recorder | None = None, operations: Operations = TORCH
     ) -> "TorchRecurrent":
         """The plan for `rows`."""
         decodes = rows.num_decodes
@@ -123,14 +130,14 @@ class TorchRecurrent:
             plan_decodes(rows) if decodes else None,
             plan_chunks(rows, tail) if decodes < len(rows.lens) else None,
             recorder,
-            ssd,
+            operations,
         )
 
     def conv(
         self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cache: StateCache
     ) -> torch.Tensor:
         """[T, C] -> [T, C], weight [K, C], bias [C]; advances cache.conv [slots, K - 1, C]."""
-        return self.apply(CONV, (inputs,), (weight, bias), cache.conv)
+        return self.apply(self.operations.conv, (inputs,), (weight, bias), cache.conv)
 
     def scan(
         self,
@@ -142,7 +149,7 @@ class TorchRecurrent:
         cache: StateCache,
     ) -> torch.Tensor:
         """x [T, H, P], dt [T, H], a [H], b and c [T, G, N] -> y [T, H, P] float32; advances cache.ssm."""
-        return self.apply(self.ssd, (inputs.float(), dt, b.float(), c.float()), (a,), cache.ssm)
+        return self.apply(self.operations.ssd, (inputs.float(), dt, b.float(), c.float()), (a,), cache.ssm)
 
     def selective_scan(
         self,

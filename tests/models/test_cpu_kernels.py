@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hybrid.models.context import AttentionCache, BlockTables, ForwardContext, Snapshots, StateCache
-from hybrid.models.ops import cpu
+from hybrid.models.ops import cpu, elementwise
 from hybrid.models.ops.dispatch import Ops, TorchOps, select_ops
 from tests.models.forward import chunked_logits
 from tests.runner.plans import native_model, random_reference, reference_logits, small_config
@@ -89,6 +89,48 @@ def test_a_step_of_mamba2(heads: int, groups: int, channels: int, size: int) -> 
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("kernel", "channels"), [(2, 5), (4, 33)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_step_of_a_convolution(kernel: int, channels: int, biased: bool) -> None:
+    torch.manual_seed(0)
+    snapshots = Snapshots(np.array([2, 0]), np.array([1, 1]), np.array([7, 8]))
+    context = decode_context([5, 1, 9], [4, 0, 2], 4, snapshots)
+    conv = torch.randn(9, kernel - 1, channels)
+    conv[0] = float("nan")
+    x, weight = torch.randn(3, channels), torch.randn(kernel, channels)
+    bias = torch.randn(channels) if biased else None
+    results = []
+    for ops in (TorchOps(), cpu.CpuOps()):
+        cache = StateCache(conv.clone(), torch.zeros(9, 0))
+        results.append((ops.plan_recurrent(context, cache).conv(x, weight, bias, cache), cache.conv))
+    for ours, theirs in zip(results[1], results[0], strict=True):
+        assert torch.isfinite(ours).all()
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (33, 64), (2, 3, 5)])
+def test_norms(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x, weight = 3 * torch.randn(shape), torch.randn(shape[-1])
+    ours = elementwise.rms_norm(x, weight, 1e-3)
+    monkeypatch.setattr(cpu, "is_available", lambda: False)
+    torch.testing.assert_close(ours, elementwise.rms_norm(x, weight, 1e-3), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("count", "half"), [(1, 1), (3, 4), (5, 2)])
+def test_rotation(count: int, half: int, interleaved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    heads, angles = torch.randn(6, 5, 9), torch.randn(6, half)
+    ours, theirs = heads.clone(), heads.clone()
+    elementwise.rotate(ours, count, angles.cos(), angles.sin(), interleaved)
+    monkeypatch.setattr(cpu, "is_available", lambda: False)
+    elementwise.rotate(theirs, count, angles.cos(), angles.sin(), interleaved)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert torch.equal(ours[:, count:], heads[:, count:])
+    assert torch.equal(ours[..., 2 * half :], heads[..., 2 * half :])
+
+
 def _run(
     ops: Ops,
     context: ForwardContext,
@@ -116,7 +158,7 @@ def test_a_model_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_kernels_leave_torch_its_number_of_threads() -> None:
     """numba and torch share one OpenMP; with more threads than torch wants, every product would wait for them."""
     code = (
-        "import torch; from hybrid.models.ops import cpu; torch.set_num_threads(1); cpu._kernels();"
+        "import torch; from hybrid.models.ops import cpu; torch.set_num_threads(1); cpu.kernels();"
         "print(torch.__config__.parallel_info())"
     )
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

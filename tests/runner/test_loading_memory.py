@@ -101,7 +101,9 @@ def test_peak_memory_is_at_most_a_fifth_above_the_weights(
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the kernel does not tell")
 def test_peak_memory_of_a_gguf_file(small: Path) -> None:
+    """SmolLM2 ties its head to the embedding, which is there twice on a CPU: as a table, and packed."""
     path = find_checkpoint("smollm2")
-    weights = 134_515_008 * 4
+    table = 49_152 * 576
+    weights = (134_515_008 + table) * 4
     grown = peak(path, "float32", small)
     assert weights * 0.9 < grown < weights * MOST, f"{grown / weights:.3f} times {weights:,} bytes"
