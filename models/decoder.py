@@ -82,7 +82,6 @@ class Decoder:
         self._ops = select_ops(weights.device)
         self.dtype = weights.dtype
         self._norm = Norm(design.norm, weights)
-        self._embedding_norm = None if design.embedding_norm is None else Norm(design.embedding_norm, weights)
         # A tied table is kept twice where projections are packed: once to look rows up, once as the head.
         self._embedding = weights(design.embedding)
         self._head = Linear((self._embedding if design.head is None else weights(design.head),))
@@ -140,7 +139,7 @@ class Decoder:
             if self._design.embedding_multiplier_rounded:
                 factor = torch.tensor(factor, dtype=x.dtype).item()
             x = x * factor
-        return x if self._embedding_norm is None else self._embedding_norm(x)
+        return x
 
 
 def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: dict[str, int], blocks: Blocks) -> Layer:

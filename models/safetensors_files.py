@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from .blueprint.model import Prefixes
 from .tensor_files import TensorEntry, TensorFiles, read_plain
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # 8-bit floats mean nothing without their scales.
-Prefixes = tuple[tuple[str, str], ...]
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 

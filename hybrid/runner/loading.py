@@ -1,5 +1,7 @@
-"""Loading: a checkpoint folder -> decoder and, where it sees images, encoder. Models and encoders do not know each
-other; here they are put together."""
+"""Loading: a checkpoint folder or GGUF file -> decoder and, where it sees images, encoder.
+
+Models and encoders do not know each other; here they are put together.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -69,10 +69,9 @@ class Decoder:
     embedding: str  # tensor [vocab_size, hidden_size]
     norm: Norm
     head: str | None  # tensor [vocab_size, hidden_size]; None: tied to the embedding
-    tied_head: str | None = None  # a head that a checkpoint may hold all the same; counts where it is no copy
+    tied_head: str | None = None  # a head that a checkpoint may hold though it is tied; counts where it is no copy
     embedding_multiplier: float = 1.0
     embedding_multiplier_rounded: bool = False  # to the dtype of the weights, as in Gemma
-    embedding_norm: Norm | None = None
     logits_multiplier: float = 1.0
     logits_softcap: float | None = None
     per_layer: PerLayerEmbedding | None = None
@@ -83,8 +82,6 @@ class Decoder:
         shapes: Shapes = {self.embedding: (self.vocab_size, self.hidden_size)} | self.norm.tensors()
         if self.head is not None:
             shapes[self.head] = (self.vocab_size, self.hidden_size)
-        if self.embedding_norm is not None:
-            shapes |= self.embedding_norm.tensors()
         if self.per_layer is not None:
             shapes |= self.per_layer.tensors()
         for layer in self.layers:

@@ -10,6 +10,9 @@ from .experts import MoE
 from .parts import CacheDtypes, Shapes
 from .recurrent import GatedDeltaNet
 
+# How names in a checkpoint may begin, and how the blueprint's do instead; the first that fits a name counts.
+Prefixes = tuple[tuple[str, str], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -21,11 +24,8 @@ class Model:
     vision: NativeVisionConfig | None = None
     vision_tensors: Shapes | None = None
     image_token_id: int | None = None
-    ignored: tuple[
-        str, ...
-    ] = ()  # regular expressions: tensors that the checkpoint may hold and the engine does not use
-    # A checkpoint's names may begin otherwise than the decoder's: (prefix there, here), the first that fits counts
-    prefixes: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()  # regular expressions: tensors that a checkpoint may hold and the engine does not use
+    prefixes: Prefixes = ()
 
     def tensors(self) -> Shapes:
         """Name -> shape of everything that the checkpoint must hold."""

@@ -1,6 +1,7 @@
 """Model families: one file each, from the keys of a `config.json` to a blueprint. No torch in here.
 
-A family's file has one public function, `model(config)`. `FAMILIES` says which file reads which `model_type`.
+A family's file has one public function, `model(config)`; what several share is in `shared`. Checkpoints that see images
+are served as the text decoders that they hold.
 """
 
 from collections.abc import Mapping
@@ -12,15 +13,12 @@ from hybrid.pools.specs import ModelSpec
 
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
+from .shared import vision_language
+from .shared.common import refuse_quantised
+from .shared.vision_language import TEXT_TYPES
 
-_NO_FAMILIES = {"attention_only", "common", "gemmas", "lfm_hybrid", "mamba_stack", "qwen_hybrid"}
-_NO_FAMILIES |= {"mamba_hybrid", "vision_language"}
-# Checkpoints that see images, served as the text decoders that they hold.
-_VISION_LANGUAGE = {"gemma3", "gemma4", "idefics3", "lfm2_vl", "llava", "mistral3", "qwen2_5_vl"}
-_VISION_LANGUAGE |= {"qwen3_5", "qwen3_5_moe", "qwen3_vl", "smolvlm"}
-# model_type -> file of this folder: a family's file is named after its model_type; some are read by another's.
-FAMILIES = {module.name: module.name for module in iter_modules(__path__) if module.name not in _NO_FAMILIES}
-FAMILIES |= dict.fromkeys(_VISION_LANGUAGE, "vision_language")
+# Every model_type that is read: a family's file is named after its own.
+FAMILIES = {module.name for module in iter_modules(__path__) if not module.ispkg} | TEXT_TYPES.keys()
 
 
 class Family(Protocol):
@@ -39,8 +37,12 @@ def read_model(config: Mapping[str, Any], where: str = "config") -> Model:
     model_type = config.get("model_type", "mamba_ssm" if "ssm_cfg" in config else None)
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(f"model_type {model_type!r} is not supported; supported are {', '.join(sorted(FAMILIES))}")
-    family: Family = import_module(f".{FAMILIES[model_type]}", __name__)
-    return family.model(ConfigReader(config, where))
+    reader = ConfigReader(config, where)
+    refuse_quantised(reader)
+    if model_type in TEXT_TYPES:
+        return vision_language.model(reader, read_model)
+    family: Family = import_module(f".{model_type}", __name__)
+    return family.model(reader)
 
 
 def layer_specs(config: Mapping[str, Any], dtype: str = "bfloat16", state_dtype: str = "float32") -> ModelSpec:

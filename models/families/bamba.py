@@ -2,18 +2,17 @@
 `modeling_bamba.py`."""
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.decoder import Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
 from ..blueprint.rope import read_rope
-from . import common
-from .mamba_hybrid import LAYER_KINDS, activation, attention, mixer
+from .shared import common
+from .shared.mamba_hybrid import LAYER_KINDS, attention, mixer
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a bamba checkpoint."""
-    common.refuse_quantised(config)
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-5)
     config.refuse("partial_rotary_factor", (0.5,), "transformers always rotates half of a head")
     rope = read_rope(config, common.head_dim(config), theta=10000.0, rotary_factor=0.5)
@@ -28,7 +27,7 @@ def model(config: ConfigReader) -> Model:
             name=f"{at}.feed_forward",
             hidden_size=hidden,
             intermediate_size=config.integer("intermediate_size"),
-            activation=activation(config),
+            activation=common.silu(config),
             bias=config.flag("mlp_bias", False),
         )
         return Layer(
@@ -38,19 +37,11 @@ def model(config: ConfigReader) -> Model:
             )
         )
 
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 262144),
-            layers=tuple(layer(index, kind) for index, kind in enumerate(_kinds(config))),
-            embedding="model.embed_tokens.weight",
-            norm=Norm("model.final_layernorm", hidden, eps),
-            head=common.head_name(config),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS,),
+    return common.causal_lm(
+        config,
+        (layer(index, kind) for index, kind in enumerate(_kinds(config))),
+        Norm("model.final_layernorm", hidden, eps),
+        positions=262144,
     )
 
 

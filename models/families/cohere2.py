@@ -5,8 +5,8 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
-from . import common
-from .attention_only import attention, causal_lm, every_nth_full, mlp, whole_rope, windows
+from .shared import common
+from .shared.attention_only import attention, causal_lm, every_nth_full, mlp, whole_rope, windows
 
 # Keys of published configurations that transformers does not read -> what it computes.
 _FIXED = {
@@ -21,7 +21,6 @@ _FIXED = {
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a cohere2 checkpoint."""
-    common.refuse_quantised(config)
     for key, value in _FIXED.items():
         config.refuse(key, (value,), f"only {value!r} is")
     hidden, eps = config.integer("hidden_size"), config.positive("layer_norm_eps", 1e-5)

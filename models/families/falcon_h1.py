@@ -4,18 +4,17 @@
 from dataclasses import replace
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.decoder import Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
 from ..blueprint.rope import Rope, read_rope
-from . import common
-from .mamba_hybrid import activation, attention, mixer
+from .shared import common
+from .shared.mamba_hybrid import attention, mixer
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a falcon_h1 checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("attn_layer_indices", (), "every layer has attention")
     config.refuse("mamba_use_mlp", (True,), "every layer has an MLP")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-5)
@@ -27,7 +26,7 @@ def model(config: ConfigReader) -> Model:
             name=f"{at}.feed_forward",
             hidden_size=hidden,
             intermediate_size=config.integer("intermediate_size"),
-            activation=activation(config),
+            activation=common.silu(config),
             bias=config.flag("mlp_bias", False),
             gate_multiplier=gate,
             down_multiplier=down,
@@ -40,21 +39,13 @@ def model(config: ConfigReader) -> Model:
             )
         )
 
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 8192),
-            layers=tuple(layer(f"model.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
-            embedding="model.embed_tokens.weight",
-            norm=Norm("model.final_layernorm", hidden, eps),
-            head=common.head_name(config),
-            embedding_multiplier=config.number("embedding_multiplier", 1.0),
-            logits_multiplier=config.number("lm_head_multiplier", 1.0),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS,),
+    return common.causal_lm(
+        config,
+        (layer(f"model.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
+        Norm("model.final_layernorm", hidden, eps),
+        positions=8192,
+        embedding_multiplier=config.number("embedding_multiplier", 1.0),
+        logits_multiplier=config.number("lm_head_multiplier", 1.0),
     )
 
 

@@ -3,7 +3,7 @@
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
-from . import mamba_stack
+from .shared import mamba_stack
 
 
 def model(config: ConfigReader) -> Model:

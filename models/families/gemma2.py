@@ -4,8 +4,8 @@
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 from ..blueprint.parts import Attention
-from . import gemmas
-from .attention_only import every_nth_full, whole_rope, windows
+from .shared import gemmas
+from .shared.attention_only import every_nth_full, whole_rope, windows
 
 
 def model(config: ConfigReader) -> Model:

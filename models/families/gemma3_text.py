@@ -4,8 +4,8 @@ Source: transformers' `modeling_gemma3.py`."""
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 from ..blueprint.parts import Attention
-from . import gemmas
-from .attention_only import FULL, SLIDING, every_nth_full, rope_of_kind, windows
+from .shared import gemmas
+from .shared.attention_only import FULL, SLIDING, every_nth_full, rope_of_kind, windows
 
 # Published files leave out what transformers has as its default.
 _DEFAULTS = {

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Normed, Residual
+from ..blueprint.decoder import Layer, Normed, Residual
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.per_layer import PerLayerEmbedding, PerLayerInput
 from ..blueprint.rope import read_rope
-from . import common
+from .shared import common
 
 KINDS = {"full_attention": "full_attention", "sliding_attention": "sliding_attention"}
 OVERRIDES = ("head_dim", "num_key_value_heads")  # what `per_layer_config` may say of a layer
@@ -19,29 +19,19 @@ OVERRIDES = ("head_dim", "num_key_value_heads")  # what `per_layer_config` may s
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a gemma4_text checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("use_bidirectional_attention", ("vision",), "text is read causally")
     reader = _Reader(config)
-    layers = tuple(Layer(tuple(reader.branches(index))) for index in range(reader.num_layers))
-    head = common.head_name(config, tied=True)
     softcap = config.positive("final_logit_softcapping") if "final_logit_softcapping" in config else None
-    return Model(
-        decoder=Decoder(
-            vocab_size=reader.vocab_size,
-            hidden_size=reader.hidden,
-            max_positions=config.integer("max_position_embeddings", 131072),
-            layers=layers,
-            embedding="model.embed_tokens.weight",
-            norm=reader.norm("model.norm"),
-            head=head,
-            tied_head="lm_head.weight" if head is None else None,
-            embedding_multiplier=reader.hidden**0.5,
-            embedding_multiplier_rounded=True,
-            logits_softcap=softcap,
-            per_layer=reader.per_layer_embedding(),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
+    return common.causal_lm(
+        config,
+        (Layer(tuple(reader.branches(index))) for index in range(reader.num_layers)),
+        reader.norm("model.norm"),
+        positions=131072,
+        tied=True,
+        embedding_multiplier=reader.hidden**0.5,
+        embedding_multiplier_rounded=True,
+        logits_softcap=softcap,
+        per_layer=reader.per_layer_embedding(),
         # Published files hold keys and values also of layers that have none.
         ignored=tuple(
             rf"model\.layers\.{index}\.self_attn\.(k_proj|v_proj|k_norm)\..*"

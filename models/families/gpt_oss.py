@@ -5,15 +5,13 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
-from . import common
-from .attention_only import attention, causal_lm, every_nth_full, pre_norm_layer, rms_norm, whole_rope, windows
+from .shared.attention_only import attention, causal_lm, every_nth_full, pre_norm_layer, rms_norm, whole_rope, windows
 
 _EPS = 1e-5
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a gpt_oss checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("hidden_act", ("silu",), "experts have an activation of their own")
     config.refuse("swiglu_limit", (7.0,), "transformers clamps at 7")
     config.require(config.either("rope_parameters", "rope_scaling"))  # absent, transformers makes up a YaRN

@@ -4,19 +4,18 @@ Source: transformers' `modeling_granitemoehybrid.py`."""
 from dataclasses import replace
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.decoder import Layer, Residual
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
 from ..blueprint.rope import read_rope
-from . import common
-from .mamba_hybrid import LAYER_KINDS, activation, attention, mixer
+from .shared import common
+from .shared.mamba_hybrid import LAYER_KINDS, attention, mixer
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a granitemoehybrid checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("normalization_function", ("rmsnorm",), "the norms are RMS norms")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
     positions = config.one_of("position_embedding_type", ("nope", "rope"), default="nope")
@@ -34,7 +33,7 @@ def model(config: ConfigReader) -> Model:
             name=f"{at}.shared_mlp",
             hidden_size=hidden,
             intermediate_size=config.integer("shared_intermediate_size", 1024),
-            activation=activation(config),
+            activation=common.silu(config),
             projections=("", "", "output_linear"),
             fused="input_linear",
         )
@@ -50,7 +49,7 @@ def model(config: ConfigReader) -> Model:
             layout="stacked",
             experts=f"{at}.block_sparse_moe",
             stacked=("input_linear.weight", "output_linear.weight"),
-            activation=activation(config),
+            activation=common.silu(config),
             shared=shared,
         )
 
@@ -64,21 +63,13 @@ def model(config: ConfigReader) -> Model:
             )
         )
 
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 2048),
-            layers=tuple(layer(index, kind) for index, kind in enumerate(_kinds(config))),
-            embedding="model.embed_tokens.weight",
-            norm=Norm("model.norm", hidden, eps),
-            head=common.head_name(config),
-            embedding_multiplier=config.number("embedding_multiplier", 1.0),
-            logits_multiplier=1 / config.positive("logits_scaling", 1.0),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS,),
+    return common.causal_lm(
+        config,
+        (layer(index, kind) for index, kind in enumerate(_kinds(config))),
+        Norm("model.norm", hidden, eps),
+        positions=2048,
+        embedding_multiplier=config.number("embedding_multiplier", 1.0),
+        logits_multiplier=1 / config.positive("logits_scaling", 1.0),
     )
 
 

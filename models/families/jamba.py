@@ -4,23 +4,20 @@ Source: transformers' `modeling_jamba.py`.
 """
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.decoder import Layer, Residual
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba1
-from . import common, mamba_stack
+from .shared import common, mamba_stack
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a jamba checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("sliding_window", (), "attention is full")
     config.refuse("mamba_inner_layernorms", (True,), "dt, b and c are always normed")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
-    intermediate, activation = config.integer("intermediate_size"), common.activation(config, default="silu")
-    if activation != "silu":
-        raise config.error("hidden_act", config.get("hidden_act"), "silu, the gate of the recurrent layers")
+    intermediate, activation = config.integer("intermediate_size"), common.silu(config)
     heads = config.integer("num_attention_heads")
     experts = config.integer(config.either("num_experts", "num_local_experts"), 16)
     has_attention, has_experts = _every(config, "attn_layer", 8, 4), _every(config, "expert_layer", 2, 1)
@@ -75,18 +72,11 @@ def model(config: ConfigReader) -> Model:
             )
         )
 
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 262144),
-            layers=tuple(layer(index) for index in range(config.integer("num_hidden_layers"))),
-            embedding="model.embed_tokens.weight",
-            norm=Norm("model.final_layernorm", hidden, eps),
-            head=common.head_name(config),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
+    return common.causal_lm(
+        config,
+        (layer(index) for index in range(config.integer("num_hidden_layers"))),
+        Norm("model.final_layernorm", hidden, eps),
+        positions=262144,
     )
 
 

@@ -5,7 +5,7 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP
-from . import lfm_hybrid
+from .shared import lfm_hybrid
 
 
 def model(config: ConfigReader) -> Model:

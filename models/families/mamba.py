@@ -2,7 +2,7 @@
 
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
-from . import mamba_stack
+from .shared import mamba_stack
 
 
 def model(config: ConfigReader) -> Model:

@@ -7,7 +7,7 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
 from ..blueprint.recurrent import Mamba2
-from . import common, mamba_stack
+from .shared import common, mamba_stack
 
 
 def model(config: ConfigReader) -> Model:
@@ -31,7 +31,7 @@ def model(config: ConfigReader) -> Model:
             norm=Norm(f"{at}.norm", inner, eps),
             conv_bias=config.flag("use_conv_bias", True),
             proj_bias=config.flag("use_bias", False),
-            dt_limit=common.time_step_limit(config),
+            dt_limit=common.step_size_limit(config, "time_step_limit"),
         )
 
     return mamba_stack.model(config, mixer, tied=False)

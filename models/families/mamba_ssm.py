@@ -11,7 +11,7 @@ from ..blueprint.decoder import Decoder, Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
 from ..blueprint.recurrent import Mamba1, Mamba2
-from . import common
+from .shared import common
 
 EPS = 1e-5  # of every norm; no configuration says it
 COMMON = {"layer", "d_state", "d_conv", "expand", "conv_bias", "bias"}
@@ -49,8 +49,8 @@ def model(config: ConfigReader) -> Model:
             layers=tuple(layer(f"backbone.layers.{i}") for i in range(config.integer("n_layer"))),
             embedding="backbone.embedding.weight",
             norm=Norm("backbone.norm_f", hidden, EPS),
-            head=None if tied else "lm_head.weight",
-            tied_head="lm_head.weight" if tied else None,
+            head=None if tied else common.HEAD,
+            tied_head=common.HEAD if tied else None,
             residual_float32=config.flag("residual_in_fp32", True),
         ),
         dtype=common.dtype(config),
@@ -76,7 +76,6 @@ def _mamba2(ssm: ConfigReader, at: str, hidden: int) -> Mamba2:
     inner, head_dim, groups = ssm.integer("expand", 2) * hidden, ssm.integer("headdim", 64), ssm.integer("ngroups", 1)
     ssm.refuse("d_ssm", (inner,), "the scan is over all inner channels")
     ssm.refuse("D_has_hdim", (False,), "D is one number per head")
-    low, high = ssm.entries("dt_limit", 2, default=[0.0, float("inf")])
     return Mamba2(
         name=at,
         hidden_size=hidden,
@@ -89,5 +88,5 @@ def _mamba2(ssm: ConfigReader, at: str, hidden: int) -> Mamba2:
         norm_before_gate=ssm.flag("norm_before_gate", False),
         conv_bias=ssm.flag("conv_bias", True),
         proj_bias=ssm.flag("bias", False),
-        dt_limit=(float(low), float(high)),
+        dt_limit=common.step_size_limit(ssm, "dt_limit"),
     )

@@ -3,13 +3,12 @@
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer
 from ..blueprint.model import Model
-from . import common
-from .attention_only import attention, causal_lm, mlp, pre_norm_layer, whole_rope
+from .shared import common
+from .shared.attention_only import attention, causal_lm, mlp, pre_norm_layer, whole_rope
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a mistral checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("layer_types", (), "all layers attend alike")
     head_dim = common.head_dim(config)
     rope = whole_rope(config, head_dim)

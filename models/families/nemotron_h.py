@@ -4,13 +4,13 @@ transformers' `modeling_nemotron_h.py`."""
 from math import inf
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Part, Residual
+from ..blueprint.decoder import Layer, Part, Residual
 from ..blueprint.experts import Latent, MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
-from . import common
-from .mamba_hybrid import LAYER_KINDS, time_step_limit
+from .shared import common
+from .shared.mamba_hybrid import LAYER_KINDS
 
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # hybrid_override_pattern
 KINDS = LAYER_KINDS | {"mlp": "mlp", "moe": "moe"}  # layers_block_type
@@ -18,7 +18,6 @@ KINDS = LAYER_KINDS | {"mlp": "mlp", "moe": "moe"}  # layers_block_type
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a nemotron_h checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("sliding_window", (), "attention is full")
     config.refuse("residual_in_fp32", (False,), "the residual stream has the model's dtype")
     config.refuse("tie_word_embeddings", (False,), "transformers does not tie this family's head")
@@ -29,19 +28,13 @@ def model(config: ConfigReader) -> Model:
         at = f"backbone.layers.{index}"
         return Layer((Residual(Norm(f"{at}.norm", hidden, eps), (_part(config, f"{at}.mixer", kind),)),))
 
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 4096),
-            layers=tuple(layer(index, kind) for index, kind in enumerate(_kinds(config))),
-            embedding="backbone.embeddings.weight",
-            norm=Norm("backbone.norm_f", hidden, eps),
-            head="lm_head.weight",
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS, r"mtp\..*"),  # layers that draft tokens
+    return common.causal_lm(
+        config,
+        (layer(index, kind) for index, kind in enumerate(_kinds(config))),
+        Norm("backbone.norm_f", hidden, eps),
+        positions=4096,
+        embedding="backbone.embeddings.weight",
+        ignored=(common.MTP,),
     )
 
 
@@ -75,7 +68,7 @@ def _mixer(config: ConfigReader, name: str) -> Mamba2:
     config.refuse("mamba_hidden_act", ("silu", "swish"), "the convolution is followed by silu")
     config.refuse("mamba_proj_bias", (False,), "biases of projections are use_bias")
     key = config.either("mamba_dt_limit", "time_step_limit")
-    if time_step_limit(config, key) != (0.0, inf):
+    if common.step_size_limit(config, key) != (0.0, inf):
         raise config.error(key, config.get(key), "from 0 to infinity")
     heads, head_dim = config.integer("mamba_num_heads", 128), config.integer("mamba_head_dim", 64)
     groups = config.integer(config.either("mamba_n_groups", "n_groups"), 8)

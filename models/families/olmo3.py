@@ -5,8 +5,8 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
-from . import common
-from .attention_only import (
+from .shared import common
+from .shared.attention_only import (
     FULL,
     SLIDING,
     attention,
@@ -24,7 +24,6 @@ _THETA = 500000.0
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of an olmo3 checkpoint."""
-    common.refuse_quantised(config)
     if "rope_parameters" not in config:
         config.refuse("rope_theta", (_THETA,), "versions of transformers disagree on what it means for sliding layers")
     eps = config.positive("rms_norm_eps", _EPS)

@@ -2,12 +2,12 @@
 Source: transformers' `modeling_olmo_hybrid.py`."""
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.decoder import Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import GatedDeltaNet
 from ..blueprint.rope import Rope, read_rope
-from . import common
+from .shared import common
 
 KINDS = {"linear_attention": "delta", "full_attention": "full"}
 OUTPUT_NORM_EPS = 1e-5  # of the delta net's norm, whatever rms_norm_eps says
@@ -17,8 +17,6 @@ NORMS = (("attention_layer_norm", "input_layernorm"), ("feedforward_layer_norm",
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of an olmo_hybrid checkpoint."""
-    common.refuse_quantised(config)
-    config.one_of("hidden_act", ("silu", "swish"), "silu")  # of the MLPs, and of the delta nets' convolutions
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
     kinds = _kinds(config)
     rope = _rope(config)
@@ -60,7 +58,7 @@ def model(config: ConfigReader) -> Model:
 
     def layer(index: int, kind: str) -> Layer:
         at = f"model.layers.{index}"
-        mlp = MLP(f"{at}.mlp", hidden, config.integer("intermediate_size"))
+        mlp = MLP(f"{at}.mlp", hidden, config.integer("intermediate_size"), common.silu(config))
 
         def norm(name: str) -> Norm:
             return Norm(f"{at}.{name}", hidden, eps)
@@ -79,19 +77,11 @@ def model(config: ConfigReader) -> Model:
             )
         )
 
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 65536),
-            layers=tuple(layer(index, kind) for index, kind in enumerate(kinds)),
-            embedding="model.embed_tokens.weight",
-            norm=Norm("model.norm", hidden, eps),
-            head=common.head_name(config),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS,),
+    return common.causal_lm(
+        config,
+        (layer(index, kind) for index, kind in enumerate(kinds)),
+        Norm("model.norm", hidden, eps),
+        positions=65536,
         prefixes=tuple(
             (f"model.layers.{index}.{there}.", f"model.layers.{index}.{here}.")
             for index in range(len(kinds))

@@ -4,13 +4,12 @@ transformers' `modeling_qwen2.py`."""
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer
 from ..blueprint.model import Model
-from . import common
-from .attention_only import attention, causal_lm, mlp, pre_norm_layer, switched_windows, whole_rope
+from .shared import common
+from .shared.attention_only import attention, causal_lm, mlp, pre_norm_layer, switched_windows, whole_rope
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a qwen2 checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("is_causal", (True,), "tokens see those before them only")
     config.refuse("use_mrope", (False,), "positions are those of text")
     head_dim = common.head_dim(config)

@@ -4,13 +4,11 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
-from . import common
-from .attention_only import attention, causal_lm, mlp, pre_norm_layer, switched_windows, whole_rope
+from .shared.attention_only import attention, causal_lm, mlp, pre_norm_layer, switched_windows, whole_rope
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a qwen3 checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("is_causal", (True,), "tokens see those before them only")
     head_dim = config.integer("head_dim", 128)
     eps = config.positive("rms_norm_eps", 1e-6)

@@ -3,7 +3,7 @@
 
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.model import Model
-from . import qwen_hybrid
+from .shared import qwen_hybrid
 
 
 def model(config: ConfigReader) -> Model:

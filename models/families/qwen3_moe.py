@@ -6,13 +6,12 @@ from ..blueprint.decoder import Layer
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Norm
-from . import common
-from .attention_only import attention, causal_lm, mlp, pre_norm_layer, whole_rope
+from .shared import common
+from .shared.attention_only import attention, causal_lm, mlp, pre_norm_layer, whole_rope
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a qwen3_moe checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("use_sliding_window", (False,), "no published checkpoint uses it")
     eps = config.positive("rms_norm_eps", 1e-6)
     head_dim = common.head_dim(config)

@@ -6,7 +6,7 @@ from ..blueprint.config_reader import ConfigReader
 from ..blueprint.experts import MoE
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP
-from . import qwen_hybrid
+from .shared import qwen_hybrid
 
 
 def model(config: ConfigReader) -> Model:

@@ -3,19 +3,18 @@
 from itertools import cycle, islice
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.decoder import Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import RGLRU
 from ..blueprint.rope import read_rope
-from . import common
+from .shared import common
 
 BLOCKS = {"recurrent": "recurrent", "attention": "attention"}
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a recurrent_gemma checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("embeddings_scale_by_sqrt_dim", (True,), "embeddings are always scaled")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
     heads, head_dim = config.integer("num_attention_heads"), common.head_dim(config)
@@ -63,19 +62,12 @@ def model(config: ConfigReader) -> Model:
     if not kinds:
         raise config.error("block_types", kinds, "a list with at least one entry")
     per_layer = islice(cycle(kinds), config.integer("num_hidden_layers"))
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", common.RECURRENT_POSITIONS),
-            layers=tuple(layer(kind, f"model.layers.{i}") for i, kind in enumerate(per_layer)),
-            embedding="model.embed_tokens.weight",
-            norm=norm("model.final_norm"),
-            head=common.head_name(config, tied=True),
-            embedding_multiplier=common.bfloat16(hidden**0.5),
-            logits_softcap=config.positive("logits_soft_cap", 30.0),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS,),
+    return common.causal_lm(
+        config,
+        (layer(kind, f"model.layers.{i}") for i, kind in enumerate(per_layer)),
+        norm("model.final_norm"),
+        positions=common.RECURRENT_POSITIONS,
+        tied=True,
+        embedding_multiplier=common.bfloat16(hidden**0.5),
+        logits_softcap=config.positive("logits_soft_cap", 30.0),
     )

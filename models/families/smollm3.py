@@ -3,13 +3,20 @@
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.decoder import Layer
 from ..blueprint.model import Model
-from . import common
-from .attention_only import attention, causal_lm, every_nth_full, mlp, pre_norm_layer, switched_windows, whole_rope
+from .shared import common
+from .shared.attention_only import (
+    attention,
+    causal_lm,
+    every_nth_full,
+    mlp,
+    pre_norm_layer,
+    switched_windows,
+    whole_rope,
+)
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a smollm3 checkpoint."""
-    common.refuse_quantised(config)
     head_dim = common.head_dim(config)
     rope = whole_rope(config, head_dim, theta=2000000.0)
     rotates = _rotating_layers(config)

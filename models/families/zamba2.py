@@ -4,13 +4,13 @@ turn. Source: transformers' `modeling_zamba2.py`."""
 from math import inf
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.decoder import Layer, Residual
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
 from ..blueprint.recurrent import Mamba2
 from ..blueprint.rope import read_rope
 from ..blueprint.zamba2 import Adapters, SharedBlock, SharedHybrid
-from . import common
+from .shared import common
 
 # As transformers 5, published files and the oldest ones spell them.
 KINDS = {"linear_attention": "mamba", "mamba": "mamba", "m": "mamba", "hybrid": "hybrid", "g": "hybrid"}
@@ -19,7 +19,6 @@ MIXER_EPS = 1e-5  # of the mixers' norms, whatever the configuration says
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of a zamba2 checkpoint."""
-    common.refuse_quantised(config)
     config.refuse("tie_word_embeddings", (True,), "transformers 5 does not share the blocks then either")
     config.refuse("use_long_context", (False,), "transformers 5 does not rescale the rope for it")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-5)
@@ -48,19 +47,13 @@ def model(config: ConfigReader) -> Model:
 
     # Some checkpoints repeat a shared block in every layer that uses it.
     copies = tuple(rf"model\.layers\.{index}\.shared_transformer\..*" for index in hybrids[num_blocks:])
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 4096),
-            layers=tuple(layer(index, kind) for index, kind in enumerate(kinds)),
-            embedding="model.embed_tokens.weight",
-            norm=Norm("model.final_layernorm", hidden, eps),
-            head=None,
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS, *copies),
+    return common.causal_lm(
+        config,
+        (layer(index, kind) for index, kind in enumerate(kinds)),
+        Norm("model.final_layernorm", hidden, eps),
+        positions=4096,
+        tied=True,
+        ignored=(*copies,),
     )
 
 

@@ -12,6 +12,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 from . import cases
@@ -72,6 +73,19 @@ class Oracle:
         """Whether at every position the best next token is the one that follows."""
         best = self.logits([*prompt, *tokens]).argmax(dim=-1)[len(prompt) - 1 : -1]
         return best.tolist() == list(tokens)
+
+
+def saved_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, by their names in its files."""
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+def rewrite(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """These tensors, in one file, instead of those that the folder holds."""
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, folder / "model.safetensors", {"format": "pt"})
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from hybrid.models.blueprint.parts import MLP, Attention
 from hybrid.models.blueprint.recurrent import ShortConv
@@ -14,22 +13,9 @@ from hybrid.runner.loading import load
 from tests.models.forward import chunked_logits
 
 from .cases import lfm2, olmo_hybrid, qwen3_5_moe_text, qwen3_next
-from .oracle import Oracle
+from .oracle import Oracle, rewrite, saved_tensors
 
 TOKENS = [5, 3, 60, 7, 7, 9, 41, 2, 88, 30, 12]
-
-Tensors = dict[str, torch.Tensor]
-
-
-def rewrite(folder: Path, tensors: Tensors) -> None:
-    """One file instead of several."""
-    for path in folder.glob("*.safetensors*"):
-        path.unlink()
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
-
-
-def saved(folder: Path) -> Tensors:
-    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
 def assert_same_logits(oracle: Oracle) -> None:
@@ -40,7 +26,7 @@ def assert_same_logits(oracle: Oracle) -> None:
 
 def test_qwen3_5_stacks_its_experts_beside_the_tensors_of_a_vision_model(tmp_path: Path) -> None:
     oracle = Oracle(qwen3_5_moe_text.CASES["tied"], tmp_path)
-    tensors = saved(tmp_path)
+    tensors = saved_tensors(tmp_path)
     experts = {name for name in tensors if ".experts." in name}
     for prefix in {name.split(".experts.")[0] for name in experts}:
         stacks = {
@@ -61,7 +47,7 @@ def test_qwen3_5_stacks_its_experts_beside_the_tensors_of_a_vision_model(tmp_pat
 @pytest.mark.parametrize("case", list(olmo_hybrid.CASES))
 def test_olmo_hybrid_keeps_three_convolutions_and_names_its_norms(tmp_path: Path, case: str) -> None:
     oracle = Oracle(olmo_hybrid.CASES[case], tmp_path)
-    tensors = saved(tmp_path)
+    tensors = saved_tensors(tmp_path)
     for name, tensor in oracle.model.state_dict().items():
         at, _, last = name.rpartition(".linear_attn.")
         if last == "conv1d.weight":

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from hybrid import LLM
 from hybrid.models.families import read_model
 from hybrid.runner.loading import load
 from tests.models.forward import chunked_logits
 
-from .oracle import Oracle, all_cases
+from .oracle import Oracle, all_cases, rewrite, saved_tensors
 
 LLAMA = {
     "model_type": "llama",
@@ -38,10 +37,7 @@ def llava(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
 
 def respelled(folder: Path, target: Path, rename: Callable[[str], str]) -> Path:
     """A copy of a checkpoint whose tensors are named otherwise."""
-    tensors: dict[str, torch.Tensor] = {}
-    for file in folder.glob("*.safetensors"):
-        tensors |= load_file(file)
-    save_file({rename(name): tensor for name, tensor in tensors.items()}, target / "model.safetensors")
+    rewrite(target, {rename(name): tensor for name, tensor in saved_tensors(folder).items()})
     (target / "config.json").write_text((folder / "config.json").read_text(encoding="utf-8"), encoding="utf-8")
     return target
 
@@ -136,15 +132,10 @@ def test_gemma4_may_hold_keys_of_layers_that_share_a_cache(tmp_path: Path) -> No
     """As published; transformers does not save them."""
     oracle = Oracle(all_cases()["gemma4_text: shared caches, per-layer inputs"], tmp_path)
     before = logits(tmp_path)
-    index = tmp_path / "model.safetensors.index.json"
-    if index.is_file():
-        index.unlink()
-    tensors: dict[str, torch.Tensor] = {}
-    for file in tmp_path.glob("*.safetensors"):
-        tensors |= load_file(file)
+    tensors = saved_tensors(tmp_path)
     last = len(oracle.model.config.layer_types) - 1
     tensors[f"model.layers.{last}.self_attn.k_proj.weight"] = torch.ones(3, 36)
-    save_file(tensors, tmp_path / "model.safetensors")
+    rewrite(tmp_path, tensors)
     torch.testing.assert_close(logits(tmp_path), before, rtol=0, atol=0)
 
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
 from transformers import Mamba2Config, MambaConfig
+
+from ..oracle import rewrite, saved_tensors
 
 SMALL: dict[str, Any] = {"vocab_size": 96, "num_hidden_layers": 3, "eos_token_id": 1, "residual_in_fp32": True}
 CASES = {
@@ -51,13 +51,9 @@ def export(folder: Path) -> None:
         "fused_add_norm": True,
         "tie_embeddings": saved["tie_word_embeddings"],
     }
-    tensors: dict[str, torch.Tensor] = {}
-    for file in folder.glob("*.safetensors"):
-        tensors |= load_file(file)
-        file.unlink()
+    tensors = saved_tensors(folder)
     embedding = tensors.pop("backbone.embeddings.weight")
     tensors["backbone.embedding.weight"] = embedding
     tensors.setdefault("lm_head.weight", embedding.clone())
-    save_file(tensors, folder / "model.safetensors")
-    (folder / "model.safetensors.index.json").unlink(missing_ok=True)
+    rewrite(folder, tensors)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -6,11 +6,11 @@ No family itself. Raises ValueError naming the key and the value.
 from collections.abc import Callable
 from typing import Any
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Layer, Residual
-from ..blueprint.model import Model
-from ..blueprint.parts import Attention, Norm
-from ..blueprint.rope import Rope
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Layer, Residual
+from ...blueprint.model import Model
+from ...blueprint.parts import Attention, Norm
+from ...blueprint.rope import Rope
 from . import common
 from .attention_only import attention, causal_lm, mlp
 
@@ -41,7 +41,6 @@ def model(
     config: ConfigReader, mixer: Callable[[int, str], Attention], positions: int, logits_softcap: float | None
 ) -> Model:
     """The whole model; mixer(index, layer prefix)."""
-    common.refuse_quantised(config)
     config.refuse("use_bidirectional_attention", (False,), "tokens see those before them only")
     activation = common.activation(config, "hidden_activation", "gelu_pytorch_tanh")
 

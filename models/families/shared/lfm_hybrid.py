@@ -3,13 +3,13 @@ Source: transformers' `modeling_lfm2.py`."""
 
 from collections.abc import Callable, Sequence
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
-from ..blueprint.experts import MoE
-from ..blueprint.model import Model
-from ..blueprint.parts import MLP, Attention, Norm
-from ..blueprint.recurrent import ShortConv
-from ..blueprint.rope import read_rope
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Layer, Residual
+from ...blueprint.experts import MoE
+from ...blueprint.model import Model
+from ...blueprint.parts import MLP, Attention, Norm
+from ...blueprint.recurrent import ShortConv
+from ...blueprint.rope import read_rope
 from . import common
 
 KINDS = {"conv": "conv", "full_attention": "full"}
@@ -18,7 +18,6 @@ PROJECTIONS = ("w1", "w3", "w2")  # gate, up, down
 
 def model(config: ConfigReader, kinds: Sequence[str], feed_forward: Callable[[int, str], MLP | MoE]) -> Model:
     """The blueprint of a checkpoint. kinds: of every layer; feed_forward(layer, name) ends a layer."""
-    common.refuse_quantised(config)
     hidden, eps = config.integer("hidden_size"), config.positive("norm_eps", 1e-5)
     heads, head_dim = config.integer("num_attention_heads"), common.head_dim(config)
     rope = read_rope(config, head_dim, theta=1000000.0)
@@ -47,20 +46,13 @@ def model(config: ConfigReader, kinds: Sequence[str], feed_forward: Callable[[in
             )
         )
 
-    tied = config.flag(config.either("tie_embedding", "tie_word_embeddings"), True)
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 128000),
-            layers=tuple(layer(index, kind) for index, kind in enumerate(kinds)),
-            embedding="model.embed_tokens.weight",
-            norm=Norm("model.embedding_norm", hidden, eps),  # the last norm, in spite of its name
-            head=None if tied else "lm_head.weight",
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS,),
+    return common.causal_lm(
+        config,
+        (layer(index, kind) for index, kind in enumerate(kinds)),
+        Norm("model.embedding_norm", hidden, eps),  # the last norm, in spite of its name
+        positions=128000,
+        tied=True,
+        tied_key=config.either("tie_embedding", "tie_word_embeddings"),
     )
 
 

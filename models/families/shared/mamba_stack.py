@@ -5,17 +5,16 @@ No family: `mamba`, `mamba2` and `falcon_mamba` are. Source: transformers' `mode
 
 from collections.abc import Callable
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Part, Residual
-from ..blueprint.model import Model
-from ..blueprint.parts import Norm
-from ..blueprint.recurrent import Mamba1
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Layer, Part, Residual
+from ...blueprint.model import Model
+from ...blueprint.parts import Norm
+from ...blueprint.recurrent import Mamba1
 from . import common
 
 
 def model(config: ConfigReader, mixer: Callable[[str], Part], tied: bool) -> Model:
     """The blueprint of a stack of mixers. mixer: from the prefix of its tensors; tied: what an absent key means."""
-    common.refuse_quantised(config)
     config.refuse("hidden_act", ("silu", "swish"), "the gate is SiLU whatever it says")
     config.refuse("rms_norm", (True,), "the norms are RMS norms")
     hidden, eps = config.integer("hidden_size"), config.positive("layer_norm_epsilon", 1e-5)
@@ -23,19 +22,14 @@ def model(config: ConfigReader, mixer: Callable[[str], Part], tied: bool) -> Mod
     def layer(at: str) -> Layer:
         return Layer((Residual(Norm(f"{at}.norm", hidden, eps), (mixer(f"{at}.mixer"),)),))
 
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", common.RECURRENT_POSITIONS),
-            layers=tuple(layer(f"backbone.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
-            embedding="backbone.embeddings.weight",
-            norm=Norm("backbone.norm_f", hidden, eps),
-            head=common.head_name(config, tied=tied),
-            residual_float32=config.flag("residual_in_fp32", True),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
+    return common.causal_lm(
+        config,
+        (layer(f"backbone.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
+        Norm("backbone.norm_f", hidden, eps),
+        positions=common.RECURRENT_POSITIONS,
+        tied=tied,
+        embedding="backbone.embeddings.weight",
+        residual_float32=config.flag("residual_in_fp32", True),
     )
 
 

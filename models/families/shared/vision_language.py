@@ -4,13 +4,12 @@ The decoder is a family of its own under `text_config` (Qwen2.5-VL's first files
 alone are those of plain rope, also where images would have three per token (mrope).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.model import Model
-from . import read_model
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.model import Model
 
 # model_type -> the decoder's, where `text_config` does not name it.
 TEXT_TYPES = {
@@ -52,8 +51,11 @@ PREFIXES = (
 TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|connector|embed_vision|audio_tower|embed_audio"
 
 
-def model(config: ConfigReader) -> Model:
-    """The blueprint of the text decoder, whose tensors are found under the names that these checkpoints have."""
+def model(config: ConfigReader, read_model: Callable[[Mapping[str, Any], str], Model]) -> Model:
+    """The blueprint of the text decoder, whose tensors are found under the names that these checkpoints have.
+
+    read_model: of a whole configuration, and what errors call it.
+    """
     text = read_model(_text_config(config), "config.text_config" if "text_config" in config else "config")
     return replace(text, prefixes=PREFIXES, ignored=(*text.ignored, rf"(model\.)?({TOWERS})\..*"))
 

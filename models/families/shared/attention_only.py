@@ -6,11 +6,11 @@ A family states what it does differently. Raises ValueError naming the key and t
 from collections.abc import Callable
 from typing import Any
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Part, Residual
-from ..blueprint.model import Model
-from ..blueprint.parts import MLP, Attention, Norm
-from ..blueprint.rope import Rope, read_rope
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Layer, Part, Residual
+from ...blueprint.model import Model
+from ...blueprint.parts import MLP, Attention, Norm
+from ...blueprint.rope import Rope, read_rope
 from . import common
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -53,30 +53,12 @@ def causal_lm(
     *,
     positions: int,
     norm: Norm | None = None,
-    tied: bool = False,
     **details: Any,
 ) -> Model:
-    """The whole model. layer(index, name prefix); norm: the last one, where it is no plain RMSNorm.
-
-    positions, tied: what absent keys mean; details: fields of `Decoder` that differ.
-    """
-    head = common.head_name(config, tied=tied)
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=config.integer("hidden_size"),
-            max_positions=config.integer("max_position_embeddings", positions),
-            layers=tuple(layer(i, f"model.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
-            embedding="model.embed_tokens.weight",
-            norm=rms_norm(config, "model.norm") if norm is None else norm,
-            head=head,
-            tied_head="lm_head.weight" if head is None else None,
-            **details,
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS,),
-    )
+    """As `common.causal_lm`. layer(index, name prefix); norm: the last one, where it is no plain RMSNorm."""
+    layers = (layer(i, f"model.layers.{i}") for i in range(config.integer("num_hidden_layers")))
+    last = rms_norm(config, "model.norm") if norm is None else norm
+    return common.causal_lm(config, layers, last, positions=positions, **details)
 
 
 def whole_rope(config: ConfigReader, head_dim: int, theta: float = 10000.0, interleaved: bool = False) -> Rope:

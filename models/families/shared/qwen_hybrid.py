@@ -4,17 +4,16 @@ with an offset of 1. No family by itself. Source: transformers' `modeling_qwen3_
 from collections.abc import Callable
 from typing import Literal
 
-from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
-from ..blueprint.experts import MoE, Router
-from ..blueprint.model import Model
-from ..blueprint.parts import MLP, Attention, Norm
-from ..blueprint.recurrent import GatedDeltaNet
-from ..blueprint.rope import read_rope
+from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Layer, Residual
+from ...blueprint.experts import MoE, Router
+from ...blueprint.model import Model
+from ...blueprint.parts import MLP, Attention, Norm
+from ...blueprint.recurrent import GatedDeltaNet
+from ...blueprint.rope import read_rope
 from . import common
 
 KINDS = {"linear_attention": "delta", "full_attention": "full"}
-MTP = r"mtp\..*"  # predicts the token after the next one; nothing here reads it
 TEXT_OF_A_VLM = ("model.language_model.", "model.")
 
 
@@ -22,7 +21,6 @@ def model(
     config: ConfigReader, layout: Literal["fused", "split"], mlp: Callable[[ConfigReader, int, str], MLP | MoE]
 ) -> Model:
     """The blueprint of a checkpoint. layout: of the delta nets' projections; mlp(config, layer, name) ends a layer."""
-    common.refuse_quantised(config)
     config.refuse("attn_output_gate", (True,), "attention has an output gate here")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
     head_dim = config.integer("head_dim", 256)
@@ -71,19 +69,12 @@ def model(
             )
         )
 
-    return Model(
-        decoder=Decoder(
-            vocab_size=config.integer("vocab_size"),
-            hidden_size=hidden,
-            max_positions=config.integer("max_position_embeddings", 32768),
-            layers=tuple(layer(index, kind) for index, kind in enumerate(_kinds(config))),
-            embedding="model.embed_tokens.weight",
-            norm=norm("model.norm"),
-            head=common.head_name(config),
-        ),
-        dtype=common.dtype(config),
-        eos_token_ids=common.eos_token_ids(config),
-        ignored=(common.OLD_BUFFERS, MTP),
+    return common.causal_lm(
+        config,
+        (layer(index, kind) for index, kind in enumerate(_kinds(config))),
+        norm("model.norm"),
+        positions=32768,
+        ignored=(common.MTP,),
         prefixes=(TEXT_OF_A_VLM,),
     )
 
@@ -91,13 +82,13 @@ def model(
 def dense(config: ConfigReader, index: int, at: str) -> MLP:
     """SwiGLU, the same in all layers."""
     del index
-    return MLP(at, config.integer("hidden_size"), config.integer("intermediate_size"), _silu(config))
+    return MLP(at, config.integer("hidden_size"), config.integer("intermediate_size"), common.silu(config))
 
 
 def experts(config: ConfigReader, index: int, at: str) -> MoE:
     """Experts whose weights are normalised, and a shared expert behind a gate. Some published files stack them."""
     del index
-    hidden = config.integer("hidden_size")
+    hidden, activation = config.integer("hidden_size"), common.silu(config)
     return MoE(
         name=at,
         hidden_size=hidden,
@@ -107,16 +98,10 @@ def experts(config: ConfigReader, index: int, at: str) -> MoE:
         router=Router(f"{at}.gate", "softmax", normalise=True),
         layout="list",
         experts=f"{at}.experts",
-        activation=_silu(config),
-        shared=MLP(f"{at}.shared_expert", hidden, config.integer("shared_expert_intermediate_size"), _silu(config)),
+        activation=activation,
+        shared=MLP(f"{at}.shared_expert", hidden, config.integer("shared_expert_intermediate_size"), activation),
         shared_gate=f"{at}.shared_expert_gate.weight",
     )
-
-
-def _silu(config: ConfigReader) -> Literal["silu"]:
-    """The activation, of the delta nets' convolutions too."""
-    config.one_of("hidden_act", ("silu", "swish"), "silu")
-    return "silu"
 
 
 def _kinds(config: ConfigReader) -> list[str]:
