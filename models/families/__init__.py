@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from hybrid.pools.specs import ModelSpec
 
-from ..blueprint.config_reader import ConfigReader
+from ..blueprint.config_reader import ConfigReader, shown
 from ..blueprint.model import Model
 
 _NO_FAMILIES = {"attention_only", "common", "gemmas", "lfm_hybrid", "mamba_stack", "qwen_hybrid"}
@@ -38,7 +38,8 @@ def read_model(config: Mapping[str, Any], where: str = "config") -> Model:
     """
     model_type = config.get("model_type", "mamba_ssm" if "ssm_cfg" in config else None)
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(f"model_type {model_type!r} is not supported; supported are {', '.join(sorted(FAMILIES))}")
+        supported = ", ".join(sorted(FAMILIES))
+        raise ValueError(f"model_type {shown(model_type)} is not supported; supported are {supported}")
     family: Family = import_module(f".{FAMILIES[model_type]}", __name__)
     return family.model(ConfigReader(config, where))
 

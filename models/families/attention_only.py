@@ -66,7 +66,7 @@ def causal_lm(
             vocab_size=config.integer("vocab_size"),
             hidden_size=config.integer("hidden_size"),
             max_positions=config.integer("max_position_embeddings", positions),
-            layers=tuple(layer(i, f"model.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
+            layers=tuple(layer(i, f"model.layers.{i}") for i in range(config.count("num_hidden_layers"))),
             embedding="model.embed_tokens.weight",
             norm=rms_norm(config, "model.norm") if norm is None else norm,
             head=head,
@@ -106,7 +106,7 @@ def windows(config: ConfigReader, is_sliding: Callable[[int], bool], default: in
 
     default: the window where the key is absent; null means that there is none.
     """
-    count = config.integer("num_hidden_layers")
+    count = config.count("num_hidden_layers")
     if "layer_types" in config:
         kinds = config.kinds("layer_types", {FULL: FULL, SLIDING: SLIDING}, count)
         sliding = [kind == SLIDING for kind in kinds]

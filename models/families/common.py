@@ -4,10 +4,10 @@ Spelled as transformers spells it. Raises ValueError naming the key and the valu
 """
 
 from collections.abc import Mapping
-from math import isnan
+from math import inf
 from struct import pack, unpack
 
-from ..blueprint.config_reader import ConfigReader
+from ..blueprint.config_reader import ConfigReader, as_float, shown
 from ..blueprint.parts import ACTIVATIONS, Activation
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -20,7 +20,7 @@ def refuse_quantised(config: ConfigReader) -> None:
     if "quantization_config" in config:
         quantised = config.get("quantization_config")
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
-        raise ValueError(f"config.quantization_config has quant_method {method!r}, which is not supported")
+        raise ValueError(f"config.quantization_config has quant_method {shown(method)}, which is not supported")
 
 
 def dtype(config: ConfigReader) -> str:
@@ -62,15 +62,10 @@ def time_step_limit(config: ConfigReader, key: str = "time_step_limit") -> tuple
 
     Infinity is written `Infinity` by old versions of transformers, and {"__float__": "Infinity"} by new ones.
     """
-    limits = []
-    for value in config.entries(key, 2, default=[0.0, float("inf")]):
-        number = float("inf") if value == {"__float__": "Infinity"} else value
-        if isinstance(number, bool) or not isinstance(number, int | float) or isnan(number):
-            raise config.error(key, value, "two numbers")
-        limits.append(float(number))
-    low, high = limits
-    if low > high:
-        raise config.error(key, config.get(key), "in order")
+    entries = config.entries(key, 2, default=[0.0, inf])
+    low, high = (inf if value == {"__float__": "Infinity"} else as_float(value) for value in entries)
+    if low is None or high is None or not 0 <= low <= high:
+        raise config.error(key, config.get(key), "two numbers, from 0 on and in order")
     return low, high
 
 

@@ -45,7 +45,7 @@ def model(config: ConfigReader) -> Model:
             vocab_size=config.integer("vocab_size"),
             hidden_size=hidden,
             max_positions=config.integer("max_position_embeddings", 8192),
-            layers=tuple(layer(f"model.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
+            layers=tuple(layer(f"model.layers.{i}") for i in range(config.count("num_hidden_layers"))),
             embedding="model.embed_tokens.weight",
             norm=Norm("model.final_layernorm", hidden, eps),
             head=common.head_name(config),

@@ -22,7 +22,7 @@ def model(config: ConfigReader) -> Model:
     if activation != "silu":
         raise config.error("hidden_act", config.get("hidden_act"), "silu, the gate of the recurrent layers")
     heads = config.integer("num_attention_heads")
-    experts = config.integer(config.either("num_experts", "num_local_experts"), 16)
+    experts = config.count(config.either("num_experts", "num_local_experts"), 16)
     has_attention, has_experts = _every(config, "attn_layer", 8, 4), _every(config, "expert_layer", 2, 1)
 
     def mixer(index: int, at: str) -> Attention | Mamba1:
@@ -80,7 +80,7 @@ def model(config: ConfigReader) -> Model:
             vocab_size=config.integer("vocab_size"),
             hidden_size=hidden,
             max_positions=config.integer("max_position_embeddings", 262144),
-            layers=tuple(layer(index) for index in range(config.integer("num_hidden_layers"))),
+            layers=tuple(layer(index) for index in range(config.count("num_hidden_layers"))),
             embedding="model.embed_tokens.weight",
             norm=Norm("model.final_layernorm", hidden, eps),
             head=common.head_name(config),
@@ -94,4 +94,4 @@ def _every(config: ConfigReader, key: str, period: int, offset: int) -> range:
     """The layers that `{key}_period` and `{key}_offset` mean; period and offset: where they are absent."""
     period = config.integer(f"{key}_period", period)
     offset = config.integer(f"{key}_offset", offset, at_least=0, at_most=period - 1)
-    return range(offset, config.integer("num_hidden_layers"), period)
+    return range(offset, config.count("num_hidden_layers"), period)

@@ -1,8 +1,6 @@
-"""What bamba, granitemoehybrid and falcon_h1 spell alike: Mamba-2 mixers (`mamba_*`), attention, kinds of layers; and
-the limits of Mamba-2's step sizes, which others have too. Source: transformers' `modeling_bamba.py`."""
+"""What bamba, granitemoehybrid and falcon_h1 spell alike: Mamba-2 mixers (`mamba_*`), attention, kinds of layers.
 
-from collections.abc import Mapping
-from math import inf, isnan
+Source: transformers' `modeling_bamba.py`."""
 
 from ..blueprint.config_reader import ConfigReader
 from ..blueprint.parts import Activation, Attention, Norm
@@ -42,7 +40,7 @@ def mixer(config: ConfigReader, name: str, inner: int | None = None) -> Mamba2:
         norm=Norm(f"{name}.norm", inner, config.positive("rms_norm_eps", 1e-5)),
         conv_bias=config.flag("mamba_conv_bias", True),
         proj_bias=config.flag("mamba_proj_bias", False),
-        dt_limit=time_step_limit(config),
+        dt_limit=common.time_step_limit(config),
     )
 
 
@@ -66,20 +64,3 @@ def activation(config: ConfigReader) -> Activation:
     """`hidden_act` of families where it is also the activation behind the mixers' convolution: silu."""
     config.one_of("hidden_act", ("silu", "swish"), default="silu")
     return "silu"
-
-
-def time_step_limit(config: ConfigReader, key: str = "time_step_limit") -> tuple[float, float]:
-    """(smallest, largest) step size; transformers 5 writes infinity as `{"__float__": "Infinity"}`."""
-    low, high = (_number(value) for value in config.entries(key, 2, [0.0, inf]))
-    if low is None or high is None or not 0 <= low <= high:
-        raise config.error(key, config.get(key), "two numbers, from 0 on and in order")
-    return low, high
-
-
-def _number(value: object) -> float | None:
-    """A number, infinity included; None for anything else."""
-    if isinstance(value, Mapping) and value == {"__float__": "Infinity"}:
-        return inf
-    if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
-        return None
-    return float(value)

@@ -46,7 +46,7 @@ def model(config: ConfigReader) -> Model:
             vocab_size=ceil(vocab_size / multiple) * multiple,
             hidden_size=hidden,
             max_positions=common.RECURRENT_POSITIONS,
-            layers=tuple(layer(f"backbone.layers.{i}") for i in range(config.integer("n_layer"))),
+            layers=tuple(layer(f"backbone.layers.{i}") for i in range(config.count("n_layer"))),
             embedding="backbone.embedding.weight",
             norm=Norm("backbone.norm_f", hidden, EPS),
             head=None if tied else "lm_head.weight",
@@ -76,7 +76,6 @@ def _mamba2(ssm: ConfigReader, at: str, hidden: int) -> Mamba2:
     inner, head_dim, groups = ssm.integer("expand", 2) * hidden, ssm.integer("headdim", 64), ssm.integer("ngroups", 1)
     ssm.refuse("d_ssm", (inner,), "the scan is over all inner channels")
     ssm.refuse("D_has_hdim", (False,), "D is one number per head")
-    low, high = ssm.entries("dt_limit", 2, default=[0.0, float("inf")])
     return Mamba2(
         name=at,
         hidden_size=hidden,
@@ -89,5 +88,5 @@ def _mamba2(ssm: ConfigReader, at: str, hidden: int) -> Mamba2:
         norm_before_gate=ssm.flag("norm_before_gate", False),
         conv_bias=ssm.flag("conv_bias", True),
         proj_bias=ssm.flag("bias", False),
-        dt_limit=(float(low), float(high)),
+        dt_limit=common.time_step_limit(ssm, "dt_limit"),
     )

@@ -28,7 +28,7 @@ def model(config: ConfigReader, mixer: Callable[[str], Part], tied: bool) -> Mod
             vocab_size=config.integer("vocab_size"),
             hidden_size=hidden,
             max_positions=config.integer("max_position_embeddings", common.RECURRENT_POSITIONS),
-            layers=tuple(layer(f"backbone.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
+            layers=tuple(layer(f"backbone.layers.{i}") for i in range(config.count("num_hidden_layers"))),
             embedding="backbone.embeddings.weight",
             norm=Norm("backbone.norm_f", hidden, eps),
             head=common.head_name(config, tied=tied),

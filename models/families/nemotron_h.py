@@ -10,7 +10,7 @@ from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
 from . import common
-from .mamba_hybrid import LAYER_KINDS, time_step_limit
+from .mamba_hybrid import LAYER_KINDS
 
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # hybrid_override_pattern
 KINDS = LAYER_KINDS | {"mlp": "mlp", "moe": "moe"}  # layers_block_type
@@ -47,7 +47,7 @@ def model(config: ConfigReader) -> Model:
 
 def _kinds(config: ConfigReader) -> list[str]:
     """ "mamba", "attention", "mlp" or "moe" per layer; `num_hidden_layers` may be absent."""
-    count = config.integer("num_hidden_layers") if "num_hidden_layers" in config else None
+    count = config.count("num_hidden_layers") if "num_hidden_layers" in config else None
     key = config.either("layers_block_type", "layer_types")
     if key in config:
         return config.kinds(key, KINDS, count)
@@ -75,7 +75,7 @@ def _mixer(config: ConfigReader, name: str) -> Mamba2:
     config.refuse("mamba_hidden_act", ("silu", "swish"), "the convolution is followed by silu")
     config.refuse("mamba_proj_bias", (False,), "biases of projections are use_bias")
     key = config.either("mamba_dt_limit", "time_step_limit")
-    if time_step_limit(config, key) != (0.0, inf):
+    if common.time_step_limit(config, key) != (0.0, inf):
         raise config.error(key, config.get(key), "from 0 to infinity")
     heads, head_dim = config.integer("mamba_num_heads", 128), config.integer("mamba_head_dim", 64)
     groups = config.integer(config.either("mamba_n_groups", "n_groups"), 8)
@@ -123,7 +123,7 @@ def _experts(config: ConfigReader, name: str) -> MoE:
     if "moe_latent_size" in config:
         size, bias = config.integer("moe_latent_size"), config.flag("mlp_bias", False)
         latent = Latent(size, f"{name}.fc1_latent_proj", f"{name}.fc2_latent_proj", bias)
-    count = config.integer(config.either("n_routed_experts", "num_local_experts"), 8)
+    count = config.count(config.either("n_routed_experts", "num_local_experts"), 8)
     groups = config.integer("n_group", 1)
     config.multiple(config.either("n_routed_experts", "num_local_experts"), count, "n_group", groups)
     return MoE(
