@@ -11,9 +11,10 @@ import torch
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
 from hybrid.frontend.tokenizer_files import read_json
+from hybrid.models.blueprint.config_reader import shown
 from hybrid.models.blueprint.model import Model
 from hybrid.models.loading import read_config
-from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, pool_bytes, size_pools
+from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, never_fits, pool_bytes, size_pools
 from hybrid.pools.specs import ModelSpec
 from hybrid.runner.loading import load
 from hybrid.runner.model_runner import ModelRunner
@@ -51,8 +52,7 @@ def set_up(args: EngineArgs) -> Setup:
     loaded = load(checkpoint, None if args.dtype == "auto" else getattr(torch, args.dtype), device)
     model, spec = loaded.model, loaded.decoder.spec
     scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
-    sizes = pool_sizes(args, scheduler_config, spec, loaded.decoder.max_positions, _memory(args, device))
-    _check_room(sizes, spec, device)
+    sizes = pool_sizes(args, scheduler_config, spec, loaded.decoder.max_positions, _memory(args, device), _room(device))
     scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
     engine = Engine(
@@ -86,9 +86,18 @@ def _generation_defaults(checkpoint: Path) -> Mapping[str, Any]:
 
 
 def pool_sizes(
-    args: EngineArgs, config: SchedulerConfig, spec: ModelSpec, max_positions: int, memory_bytes: int
+    args: EngineArgs,
+    config: SchedulerConfig,
+    spec: ModelSpec,
+    max_positions: int,
+    memory_bytes: int,
+    room_bytes: int | None = None,
 ) -> PoolSizes:
-    """Sizes of all pools. Raises ValueError naming the pool that cannot hold one request of `max_model_len`."""
+    """Sizes of all pools. Raises ValueError naming the pool that cannot hold one request of `max_model_len`.
+
+    room_bytes: that pools and tables of rows may take together, whatever the arguments say; None: `machine_memory`.
+    """
+    room = machine_memory() if room_bytes is None else room_bytes
     limit = args.max_model_len if args.max_model_len is not None else max_positions
     if limit > max_positions:
         raise ValueError(f"max_model_len {limit} exceeds the model's limit of {max_positions} tokens")
@@ -112,10 +121,13 @@ def pool_sizes(
         if (value := getattr(args, name)) is not None
     }
     if args.max_model_len is not None:
-        return replace(sized(limit), **overrides)
+        sizes = replace(sized(limit), **overrides)
+        _check_room(sizes, spec, room)
+        return sizes
 
     def fitting(max_model_len: int) -> PoolSizes:
         sizes = replace(sized(max_model_len), **overrides)
+        _check_room(sizes, spec, room)
         for shortage in never_fits(Need(max_model_len), sizes, Kinds.of(spec)):
             raise ValueError(f"max_model_len {max_model_len} does not fit: {shortage}")
         return sizes
@@ -139,18 +151,23 @@ def _largest(sized: Callable[[int], PoolSizes], limit: int) -> PoolSizes:
     return best
 
 
-def _check_room(sizes: PoolSizes, spec: ModelSpec, device: torch.device) -> None:
-    """Sizes given by name replace the computed ones whatever the memory. Raises ValueError for more than there is."""
-    table = sizes.num_rows * (sizes.max_model_len + sizes.lookahead) * 4  # bytes; the scheduler's and the runner's
-    there = machine_memory()
+def _room(device: torch.device) -> int:
+    """Bytes that there are at all: sizes given by name replace the computed ones whatever the memory."""
     if device.type == "cuda":
-        there = min(there, torch.cuda.get_device_properties(device).total_memory)
-    needed = pool_bytes(sizes, spec).total + 2 * table
-    if needed > there:
+        return min(machine_memory(), torch.cuda.get_device_properties(device).total_memory)
+    return machine_memory()
+
+
+def _check_room(sizes: PoolSizes, spec: ModelSpec, room: int) -> None:
+    """Raises ValueError for pools and tables of rows, the scheduler's and the runner's, that need more than `room`."""
+    positions = sizes.max_model_len + sizes.lookahead + 1
+    row = 4 * positions + 2 * 8 * (blocks_for(positions, sizes.block_size) + 1)  # token ids; full and window blocks
+    needed = pool_bytes(sizes, spec).total + 2 * sizes.num_rows * row
+    if needed > room:
         raise ValueError(
             f"{sizes.num_full_blocks} full blocks, {sizes.num_window_blocks} window blocks, {sizes.num_state_slots} "
-            f"state slots and {sizes.num_rows} rows with {sizes.lookahead} tokens in flight need {needed:,} bytes; "
-            f"there are {there:,}"
+            f"state slots and {sizes.num_rows} rows of {sizes.max_model_len} tokens, with {sizes.lookahead} in flight, "
+            f"need {needed:,} bytes; there are {room:,}"
         )
 
 
@@ -181,8 +198,10 @@ def _device(name: str | torch.device | None) -> torch.device:
 def _eos_token_ids(model: Model, generation_defaults: Mapping[str, Any]) -> tuple[int, ...]:
     """Every token that ends a text: the configuration's, and what `generation_config.json` adds. Raises ValueError."""
     more = generation_defaults.get("eos_token_id")
-    ids = [*model.eos_token_ids, *(more if isinstance(more, list) else [] if more is None else [more])]
-    for token_id in ids:
+    added = more if isinstance(more, list) else [] if more is None else [more]
+    said = [("config.json", token_id) for token_id in model.eos_token_ids]
+    said += [("generation_config.json", token_id) for token_id in added]
+    for file, token_id in said:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < model.decoder.vocab_size:
-            raise ValueError(f"eos_token_id {token_id!r} of generation_config.json is no token of the model")
-    return tuple(dict.fromkeys(ids))
+            raise ValueError(f"eos_token_id {shown(token_id)} of {file} is no token of the model")
+    return tuple(dict.fromkeys(token_id for _, token_id in said))

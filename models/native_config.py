@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
+from .blueprint.config_reader import MAX_COUNT, as_float, shown
+
 MODEL_TYPE = "hybrid_native"
 ARCHITECTURE = "HybridNativeForConditionalGeneration"
 
@@ -31,7 +33,7 @@ class NativeLayer:
         entry = _mapping(data, where)
         mixer = _get(entry, "mixer", where)
         if mixer not in MIXERS:
-            raise ValueError(f"{where}.mixer must be one of {', '.join(MIXERS)}, got {mixer!r}")
+            raise ValueError(f"{where}.mixer must be one of {', '.join(MIXERS)}, got {shown(mixer)}")
         return cls(mixer=cast(Mixer, mixer), mlp=_bool(entry, "mlp", where))
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +64,7 @@ class NativeVisionConfig:
             patch_size=_positive_int(entry, "patch_size", where),
             merge_size=_positive_int(entry, "merge_size", where),
             hidden_size=_positive_int(entry, "hidden_size", where),
-            num_hidden_layers=_positive_int(entry, "num_hidden_layers", where),
+            num_hidden_layers=_positive_int(entry, "num_hidden_layers", where, MAX_COUNT),
             num_attention_heads=_positive_int(entry, "num_attention_heads", where),
             intermediate_size=_positive_int(entry, "intermediate_size", where),
             layer_norm_eps=_positive_float(entry, "layer_norm_eps", where),
@@ -139,14 +141,14 @@ class NativeConfig:
         entry = _mapping(data, where)
         model_type = _get(entry, "model_type", where)
         if model_type != MODEL_TYPE:
-            raise ValueError(f"config.model_type must be {MODEL_TYPE!r}, got {model_type!r}")
+            raise ValueError(f"config.model_type must be {MODEL_TYPE!r}, got {shown(model_type)}")
         layers = _get(entry, "layers", where)
         if not isinstance(layers, (list, tuple)) or not layers:
-            raise ValueError(f"config.layers must be a non-empty list, got {layers!r}")
+            raise ValueError(f"config.layers must be a non-empty list, got {shown(layers)}")
         vision = _get(entry, "vision_config", where)
         dtype = _get(entry, "torch_dtype", where)
         if dtype not in ("float32", "bfloat16", "float16"):
-            raise ValueError(f"config.torch_dtype must be float32, bfloat16 or float16, got {dtype!r}")
+            raise ValueError(f"config.torch_dtype must be float32, bfloat16 or float16, got {shown(dtype)}")
         vocab_size = _positive_int(entry, "vocab_size", where)
         bos = _get(entry, "bos_token_id", where)
         config = cls(
@@ -204,7 +206,7 @@ class NativeConfig:
 
 def _mapping(data: object, where: str) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise ValueError(f"{where} must be an object, got {data!r}")
+        raise ValueError(f"{where} must be an object, got {shown(data)}")
     return data
 
 
@@ -217,33 +219,34 @@ def _get(entry: Mapping[str, Any], key: str, where: str) -> Any:
 def _positive_int(entry: Mapping[str, Any], key: str, where: str, at_most: int = MAX_SIZE) -> int:
     value = _get(entry, key, where)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{where}.{key} must be a positive integer, got {value!r}")
+        raise ValueError(f"{where}.{key} must be a positive integer, got {shown(value)}")
     if value > at_most:
-        raise ValueError(f"{where}.{key} must be at most {at_most}, got {value!r}")
+        raise ValueError(f"{where}.{key} must be at most {at_most}, got {shown(value)}")
     return value
 
 
 def _positive_float(entry: Mapping[str, Any], key: str, where: str) -> float:
     value = _get(entry, key, where)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0.0 < value < float("inf"):
-        raise ValueError(f"{where}.{key} must be a positive number, got {value!r}")
-    return float(value)
+    number = as_float(value)
+    if number is None or not 0.0 < number < float("inf"):
+        raise ValueError(f"{where}.{key} must be a positive number, got {shown(value)}")
+    return number
 
 
 def _bool(entry: Mapping[str, Any], key: str, where: str) -> bool:
     value = _get(entry, key, where)
     if not isinstance(value, bool):
-        raise ValueError(f"{where}.{key} must be true or false, got {value!r}")
+        raise ValueError(f"{where}.{key} must be true or false, got {shown(value)}")
     return value
 
 
 def _token_id(entry: Mapping[str, Any], key: str, vocab_size: int) -> int:
     value = _get(entry, key, "config")
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
-        raise ValueError(f"config.{key} must be a token id below vocab_size {vocab_size}, got {value!r}")
+        raise ValueError(f"config.{key} must be a token id below vocab_size {vocab_size}, got {shown(value)}")
     return value
 
 
 def _require_multiple(where: str, key: str, value: int, divisor_name: str, divisor: int) -> None:
     if value % divisor:
-        raise ValueError(f"{where}.{key} must be a multiple of {divisor_name} ({divisor}), got {value!r}")
+        raise ValueError(f"{where}.{key} must be a multiple of {divisor_name} ({divisor}), got {shown(value)}")

@@ -30,12 +30,27 @@ class Weights:
         tensor = self._source[name]
         if multiplier != 1.0:
             tensor = tensor.float() * multiplier
-        return tensor.to(device=self.device, dtype=self.dtype)
+        return self._in(name, tensor, self.dtype)
 
     def stored(self, name: str) -> torch.Tensor:
-        """The tensor on the device, in the dtype that the checkpoint has: for who copies it anyway."""
-        return self._source[name].to(device=self.device)
+        """The tensor on the device, in the dtype that the checkpoint has: for who copies it anyway, into `dtype`."""
+        tensor = self._source[name]
+        _refuse_overflow(name, tensor, self.dtype)
+        return tensor.to(device=self.device)
 
     def float(self, name: str) -> torch.Tensor:
         """The tensor in float32: norms, biases of scans, decay rates."""
-        return self._source[name].to(device=self.device, dtype=torch.float32)
+        return self._in(name, self._source[name], torch.float32)
+
+    def _in(self, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        _refuse_overflow(name, tensor, dtype)
+        return tensor.to(device=self.device, dtype=dtype)
+
+
+def _refuse_overflow(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raise ValueError for finite values that would be infinite in `dtype`."""
+    if tensor.numel() == 0 or torch.finfo(dtype).max >= torch.finfo(tensor.dtype).max:
+        return
+    if not all(bool(torch.isfinite(bound.to(dtype))) for bound in torch.aminmax(tensor)):
+        spelled = str(dtype).removeprefix("torch.")
+        raise ValueError(f"tensor {name} holds values that are too large for {spelled}; choose another dtype")

@@ -547,7 +547,7 @@ def test_a_picture_seen_before_is_not_encoded_again(llm: LLM) -> None:
     [
         ({"num_full_blocks": 2**31}, "2147483648 full blocks, .* bytes; there are"),
         ({"num_state_slots": 10**12}, "1000000000000 state slots .* bytes; there are"),
-        ({"max_plans_in_flight": 10**11, "memory": 10**15}, "99999999999 tokens in flight need .* bytes; there are"),
+        ({"max_plans_in_flight": 10**11, "memory": 10**15}, "99999999999 in flight, need .* bytes; there are"),
         ({"memory": "1" * 400}, "memory must be less than that, got '111"),
         ({"model": "x" * 5000}, "^model 'x{200}' cannot be opened: File name too long$"),
         ({"tokenizer": 7}, "tokenizer must be a folder, got 7"),

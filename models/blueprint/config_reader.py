@@ -7,7 +7,25 @@ from collections.abc import Collection, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
-MAX_SIZE = 2**31 - 1  # of anything that is counted
+MAX_SIZE = 2**31 - 1  # of anything that has a size
+MAX_COUNT = 4096  # of anything that a blueprint holds one by one: layers, experts
+SHOWN = 200  # characters of a value in a message
+
+
+def shown(value: Any) -> str:
+    """The value as a message names it: not longer than a sentence."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def as_float(value: object) -> float | None:
+    """A JSON number, infinities included; None for NaN, for more than a float holds, and for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
 
 
 class ConfigReader:
@@ -16,6 +34,11 @@ class ConfigReader:
     def __init__(self, data: Mapping[str, Any], where: str = "config") -> None:
         self._data = data
         self._where = where
+
+    @property
+    def where(self) -> str:
+        """What errors call the object."""
+        return self._where
 
     def __contains__(self, key: str) -> bool:
         return self._data.get(key) is not None
@@ -57,12 +80,16 @@ class ConfigReader:
             raise self.error(key, value, f"between {at_least} and {at_most}")
         return value
 
+    def count(self, key: str, default: int | None = None, at_least: int = 1) -> int:
+        """An integer that says how many entries a blueprint has of something, so that none is too long to be made."""
+        return self.integer(key, default, at_least, MAX_COUNT)
+
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number; required where there is no default."""
-        value = self.require(key) if default is None else self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            raise self.error(key, value, "a finite number")
-        return float(value)
+        number = as_float(self.require(key) if default is None else self.get(key, default))
+        if number is None or not isfinite(number):
+            raise self.error(key, self.get(key), "a finite number")
+        return number
 
     def positive(self, key: str, default: float | None = None) -> float:
         """A finite number above 0; required where there is no default."""
@@ -70,6 +97,13 @@ class ConfigReader:
         if value <= 0:
             raise self.error(key, value, "above 0")
         return value
+
+    def scaled(self, key: str, size: int, default: float | None = None) -> int:
+        """A size times the positive number under a key (required where there is no default), rounded down."""
+        factor = self.positive(key, default)
+        if not 1 <= factor * size <= MAX_SIZE:
+            raise self.error(key, factor, f"such that {size} times it is between 1 and {MAX_SIZE}")
+        return int(factor * size)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """True or false; required where there is no default."""
@@ -113,7 +147,7 @@ class ConfigReader:
         """Raise for a value that is present and not among `unless`: what is not supported is never guessed."""
         value = self._data.get(key)
         if value is not None and value not in unless:
-            raise ValueError(f"{self._where}.{key} is {value!r}, which is not supported: {why}")
+            raise ValueError(f"{self._where}.{key} is {shown(value)}, which is not supported: {why}")
 
     def multiple(self, key: str, value: int, divisor_name: str, divisor: int) -> int:
         """`value`, which must be a multiple of another."""
@@ -123,4 +157,4 @@ class ConfigReader:
 
     def error(self, key: str, value: Any, expected: str) -> ValueError:
         """The sentence for a value that is not what was expected."""
-        return ValueError(f"{self._where}.{key} must be {expected}, got {value!r}")
+        return ValueError(f"{self._where}.{key} must be {expected}, got {shown(value)}")

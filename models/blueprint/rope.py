@@ -6,13 +6,15 @@ Sources: RoPE (Su et al. 2021); YaRN (Peng et al. 2023); Llama 3.1's and LongRoP
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from math import log, pi
+from math import inf, isfinite, log, pi
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .config_reader import ConfigReader
 
+MAX_HEAD_DIM = 65536
+NOT_FINITE = "numbers that give finite frequencies"
 KINDS = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
 
 
@@ -46,26 +48,45 @@ def read_rope(
     `rope_parameters` has one entry per kind of layer, which one. kinds: those that the
     family knows. Raises ValueError for any other.
     """
+    if head_dim > MAX_HEAD_DIM:
+        raise config.error("head_dim", head_dim, f"at most {MAX_HEAD_DIM}")
     key, params = _parameters(config, layer_type)
     kind = params.get("rope_type", params.get("type", "default"))
     if kind not in kinds:
         raise config.error(f"{key}.rope_type", kind, f"one of {', '.join(kinds)}")
     if kind == "mrope":
         kind = "default"  # three positions per token, which are the same one for text
-    reader = ConfigReader(params, key)
+    reader = ConfigReader(params, f"{config.where}.{key}")
     base = reader.positive("rope_theta") if "rope_theta" in reader else config.positive("rope_theta", theta)
     partial = reader if "partial_rotary_factor" in reader else config
     share = partial.positive("partial_rotary_factor", rotary_factor)
+    if share > 1:
+        raise partial.error("partial_rotary_factor", share, "at most 1")
     if kind == "proportional":
-        turning = _proportional(base, head_dim, share) / np.float32(reader.positive("factor", 1.0))
-        return Rope(head_dim, tuple(float(f) for f in turning), interleaved=interleaved)
+        slower = reader.positive("factor", 1.0)
+        with np.errstate(all="ignore"):
+            turning = _proportional(base, head_dim, share) / np.float32(slower)
+        return Rope(head_dim, _finite(turning, 1.0, config, key), interleaved=interleaved)
     rotary_dim = int(head_dim * share)
     if rotary_dim < 2 or rotary_dim > head_dim or rotary_dim % 2:
         raise config.error(
             "partial_rotary_factor", rotary_dim / head_dim, f"a share of head_dim {head_dim} that is even"
         )
-    frequencies, factor = _scaled(kind, reader, config, base, rotary_dim)
-    return Rope(rotary_dim, tuple(float(f) for f in frequencies), factor, interleaved)
+    try:
+        with np.errstate(all="ignore"):
+            frequencies, factor = _scaled(kind, reader, config, base, rotary_dim)
+    except (ZeroDivisionError, OverflowError):
+        raise config.error(key, config.get(key), NOT_FINITE) from None
+    return Rope(rotary_dim, _finite(frequencies, factor, config, key), factor, interleaved)
+
+
+def _finite(frequencies: NDArray[np.float32], factor: float, config: ConfigReader, key: str) -> tuple[float, ...]:
+    """The frequencies, for any numbers may stand in a configuration. Raises ValueError for what turns nowhere."""
+    if not (np.isfinite(frequencies).all() and isfinite(factor)):
+        raise config.error(
+            key if key in config else "rope_theta", config.get(key, config.get("rope_theta")), NOT_FINITE
+        )
+    return tuple(frequencies.tolist())
 
 
 def _parameters(config: ConfigReader, layer_type: str | None) -> tuple[str, Mapping[str, object]]:
@@ -78,7 +99,7 @@ def _parameters(config: ConfigReader, layer_type: str | None) -> tuple[str, Mapp
         raise config.error(key, params, "an object")
     nested = [name for name, value in params.items() if isinstance(value, Mapping)]
     if nested:
-        raise ValueError(f"config.{key} has an entry {nested[0]!r}, where one rope for all layers was expected")
+        raise ValueError(f"{config.where}.{key} has an entry {nested[0]!r}, where one rope for all layers was expected")
     return key, params
 
 
@@ -142,7 +163,8 @@ def _yarn(
         attention_factor = magnitude(factor)
 
     def border(rotations: float) -> float:  # the dimension that turns so often within the context
-        return dim * log(context / (rotations * 2 * pi)) / (2 * log(base))
+        turns = context / (rotations * 2 * pi)
+        return dim * log(turns) / (2 * log(base)) if turns > 0 else -inf
 
     low, high = border(params.positive("beta_fast", 32.0)), border(params.positive("beta_slow", 1.0))
     if params.flag("truncate", True):

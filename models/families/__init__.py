@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from hybrid.pools.specs import ModelSpec
 
-from ..blueprint.config_reader import ConfigReader
+from ..blueprint.config_reader import ConfigReader, shown
 from ..blueprint.model import Model
 from .shared import vision_language
 from .shared.common import refuse_quantised
@@ -36,7 +36,8 @@ def read_model(config: Mapping[str, Any], where: str = "config") -> Model:
     """
     model_type = config.get("model_type", "mamba_ssm" if "ssm_cfg" in config else None)
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(f"model_type {model_type!r} is not supported; supported are {', '.join(sorted(FAMILIES))}")
+        supported = ", ".join(sorted(FAMILIES))
+        raise ValueError(f"model_type {shown(model_type)} is not supported; supported are {supported}")
     reader = ConfigReader(config, where)
     refuse_quantised(reader)
     if model_type in TEXT_TYPES:

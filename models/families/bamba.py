@@ -47,7 +47,7 @@ def model(config: ConfigReader) -> Model:
 
 def _kinds(config: ConfigReader) -> list[str]:
     """ "mamba" or "attention" per layer: listed, or all Mamba but `attn_layer_indices`."""
-    count = config.integer("num_hidden_layers")
+    count = config.count("num_hidden_layers")
     key = config.either("layer_types", "layers_block_type")
     chosen = config.entries("attn_layer_indices", default=[])
     for index in chosen:

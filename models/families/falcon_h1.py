@@ -41,7 +41,7 @@ def model(config: ConfigReader) -> Model:
 
     return common.causal_lm(
         config,
-        (layer(f"model.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
+        (layer(f"model.layers.{i}") for i in range(config.count("num_hidden_layers"))),
         Norm("model.final_layernorm", hidden, eps),
         positions=8192,
         embedding_multiplier=config.number("embedding_multiplier", 1.0),

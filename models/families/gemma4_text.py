@@ -47,7 +47,7 @@ class _Reader:
         self._config = config
         self.vocab_size = config.integer("vocab_size")
         self.hidden = config.integer("hidden_size")
-        self.num_layers = config.integer("num_hidden_layers")
+        self.num_layers = config.count("num_hidden_layers")
         self._eps = config.positive("rms_norm_eps", 1e-6)
         self._activation = common.activation(config, "hidden_activation", "gelu_pytorch_tanh")
         self._kinds = config.kinds("layer_types", KINDS, self.num_layers)
@@ -164,7 +164,7 @@ class _Reader:
             name=f"{at}.experts",
             hidden_size=self.hidden,
             intermediate_size=self._config.integer("moe_intermediate_size"),
-            num_experts=self._config.integer("num_experts"),
+            num_experts=self._config.count("num_experts"),
             top_k=self._config.integer("top_k_experts"),
             router=router,
             layout="stacked",

@@ -30,7 +30,7 @@ def model(config: ConfigReader) -> Model:
             name=f"{at}.mlp",
             hidden_size=config.integer("hidden_size"),
             intermediate_size=config.integer("intermediate_size"),
-            num_experts=config.integer(config.either("num_local_experts", "num_experts")),
+            num_experts=config.count(config.either("num_local_experts", "num_experts")),
             top_k=top_k,
             router=Router(f"{at}.mlp.router", "softmax_top", bias=True),
             layout="gpt_oss",

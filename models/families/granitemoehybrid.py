@@ -20,7 +20,7 @@ def model(config: ConfigReader) -> Model:
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
     positions = config.one_of("position_embedding_type", ("nope", "rope"), default="nope")
     rope = read_rope(config, common.head_dim(config), theta=10000.0) if positions == "rope" else None
-    experts = config.integer("num_local_experts", 8, at_least=0)
+    experts = config.count("num_local_experts", 8, at_least=0)
 
     def mixing(at: str, kind: str) -> Attention | Mamba2:
         if kind == "mamba":
@@ -81,6 +81,6 @@ def _with_eps(mamba: Mamba2, eps: float) -> Mamba2:
 
 def _kinds(config: ConfigReader) -> list[str]:
     """ "mamba" or "attention" per layer; all are Mamba where the configuration lists none."""
-    count = config.integer("num_hidden_layers")
+    count = config.count("num_hidden_layers")
     key = config.either("layer_types", "layers_block_type")
     return config.kinds(key, LAYER_KINDS, count) if key in config else ["mamba"] * count

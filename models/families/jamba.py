@@ -19,7 +19,7 @@ def model(config: ConfigReader) -> Model:
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-6)
     intermediate, activation = config.integer("intermediate_size"), common.silu(config)
     heads = config.integer("num_attention_heads")
-    experts = config.integer(config.either("num_experts", "num_local_experts"), 16)
+    experts = config.count(config.either("num_experts", "num_local_experts"), 16)
     has_attention, has_experts = _every(config, "attn_layer", 8, 4), _every(config, "expert_layer", 2, 1)
 
     def mixer(index: int, at: str) -> Attention | Mamba1:
@@ -74,7 +74,7 @@ def model(config: ConfigReader) -> Model:
 
     return common.causal_lm(
         config,
-        (layer(index) for index in range(config.integer("num_hidden_layers"))),
+        (layer(index) for index in range(config.count("num_hidden_layers"))),
         Norm("model.final_layernorm", hidden, eps),
         positions=262144,
     )
@@ -84,4 +84,4 @@ def _every(config: ConfigReader, key: str, period: int, offset: int) -> range:
     """The layers that `{key}_period` and `{key}_offset` mean; period and offset: where they are absent."""
     period = config.integer(f"{key}_period", period)
     offset = config.integer(f"{key}_offset", offset, at_least=0, at_most=period - 1)
-    return range(offset, config.integer("num_hidden_layers"), period)
+    return range(offset, config.count("num_hidden_layers"), period)

@@ -26,14 +26,14 @@ def _intermediate_size(config: ConfigReader) -> int:
     size = 2 * size // 3
     if config.is_null("block_ffn_dim_multiplier"):
         return size
-    size = int(config.positive("block_ffn_dim_multiplier", 1.0) * size)
+    size = config.scaled("block_ffn_dim_multiplier", size, 1.0)
     multiple = config.integer("block_multiple_of", 256)
     return -(-size // multiple) * multiple
 
 
 def _kinds(config: ConfigReader) -> list[str]:
     """What mixes the tokens of every layer: `layer_types`, or `full_attn_idxs` in old files, or attention in all."""
-    layers = config.integer("num_hidden_layers")
+    layers = config.count("num_hidden_layers")
     if "layer_types" in config:
         return config.kinds("layer_types", lfm_hybrid.KINDS, layers)
     attend = config.entries("full_attn_idxs", default=list(range(layers)))

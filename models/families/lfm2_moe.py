@@ -19,7 +19,7 @@ def model(config: ConfigReader) -> Model:
             name=at,
             hidden_size=config.integer("hidden_size"),
             intermediate_size=config.integer("moe_intermediate_size"),
-            num_experts=config.integer("num_experts"),
+            num_experts=config.count("num_experts"),
             top_k=config.integer("num_experts_per_tok"),
             router=Router(
                 f"{at}.gate",
@@ -34,5 +34,5 @@ def model(config: ConfigReader) -> Model:
             projections=lfm_hybrid.PROJECTIONS,
         )
 
-    kinds = config.kinds("layer_types", lfm_hybrid.KINDS, config.integer("num_hidden_layers"))
+    kinds = config.kinds("layer_types", lfm_hybrid.KINDS, config.count("num_hidden_layers"))
     return lfm_hybrid.model(config, kinds, feed_forward)

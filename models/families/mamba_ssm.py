@@ -46,7 +46,7 @@ def model(config: ConfigReader) -> Model:
             vocab_size=ceil(vocab_size / multiple) * multiple,
             hidden_size=hidden,
             max_positions=common.RECURRENT_POSITIONS,
-            layers=tuple(layer(f"backbone.layers.{i}") for i in range(config.integer("n_layer"))),
+            layers=tuple(layer(f"backbone.layers.{i}") for i in range(config.count("n_layer"))),
             embedding="backbone.embedding.weight",
             norm=Norm("backbone.norm_f", hidden, EPS),
             head=None if tied else common.HEAD,

@@ -40,7 +40,7 @@ def model(config: ConfigReader) -> Model:
 
 def _kinds(config: ConfigReader) -> list[str]:
     """ "mamba", "attention", "mlp" or "moe" per layer; `num_hidden_layers` may be absent."""
-    count = config.integer("num_hidden_layers") if "num_hidden_layers" in config else None
+    count = config.count("num_hidden_layers") if "num_hidden_layers" in config else None
     key = config.either("layers_block_type", "layer_types")
     if key in config:
         return config.kinds(key, KINDS, count)
@@ -116,7 +116,7 @@ def _experts(config: ConfigReader, name: str) -> MoE:
     if "moe_latent_size" in config:
         size, bias = config.integer("moe_latent_size"), config.flag("mlp_bias", False)
         latent = Latent(size, f"{name}.fc1_latent_proj", f"{name}.fc2_latent_proj", bias)
-    count = config.integer(config.either("n_routed_experts", "num_local_experts"), 8)
+    count = config.count(config.either("n_routed_experts", "num_local_experts"), 8)
     groups = config.integer("n_group", 1)
     config.multiple(config.either("n_routed_experts", "num_local_experts"), count, "n_group", groups)
     return MoE(

@@ -92,7 +92,7 @@ def model(config: ConfigReader) -> Model:
 
 def _kinds(config: ConfigReader) -> list[str]:
     """What mixes the tokens of every layer: without a list every fourth attends, and the last where there is none."""
-    layers = config.integer("num_hidden_layers")
+    layers = config.count("num_hidden_layers")
     if "layer_types" in config:
         return config.kinds("layer_types", KINDS, layers)
     kinds = ["full" if index % 4 == 3 else "delta" for index in range(layers)]

@@ -27,7 +27,7 @@ def model(config: ConfigReader) -> Model:
             name=f"{at}.mlp",
             hidden_size=config.integer("hidden_size"),
             intermediate_size=config.integer("moe_intermediate_size"),
-            num_experts=config.integer(config.either("num_experts", "num_local_experts")),
+            num_experts=config.count(config.either("num_experts", "num_local_experts")),
             top_k=config.integer("num_experts_per_tok"),
             router=Router(f"{at}.mlp.gate", "softmax", normalise=config.flag("norm_topk_prob", False)),
             layout="list",

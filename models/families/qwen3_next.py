@@ -15,7 +15,7 @@ def model(config: ConfigReader) -> Model:
 
 
 def _mlp(config: ConfigReader, index: int, at: str) -> MLP | MoE:
-    dense = index in config.entries("mlp_only_layers", default=[]) or config.integer("num_experts", at_least=0) == 0
+    dense = index in config.entries("mlp_only_layers", default=[]) or config.count("num_experts", at_least=0) == 0
     if dense or (index + 1) % config.integer("decoder_sparse_step", 1):
         return qwen_hybrid.dense(config, index, at)
     moe = qwen_hybrid.experts(config, index, at)

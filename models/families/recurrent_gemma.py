@@ -61,7 +61,7 @@ def model(config: ConfigReader) -> Model:
     kinds = config.kinds("block_types", BLOCKS) if "block_types" in config else ["recurrent", "recurrent", "attention"]
     if not kinds:
         raise config.error("block_types", kinds, "a list with at least one entry")
-    per_layer = islice(cycle(kinds), config.integer("num_hidden_layers"))
+    per_layer = islice(cycle(kinds), config.count("num_hidden_layers"))
     return common.causal_lm(
         config,
         (layer(kind, f"model.layers.{i}") for i, kind in enumerate(per_layer)),

@@ -40,7 +40,7 @@ def model(config: ConfigReader) -> Model:
 
 def _rotating_layers(config: ConfigReader) -> list[bool]:
     """Which layers have a rope: 1 in `no_rope_layers`, or all but every `no_rope_layer_interval`-th."""
-    count = config.integer("num_hidden_layers")
+    count = config.count("num_hidden_layers")
     if "no_rope_layers" not in config:
         rule = every_nth_full(config.integer("no_rope_layer_interval", 4))
         return [rule(index) for index in range(count)]

@@ -23,7 +23,7 @@ def model(config: ConfigReader) -> Model:
     config.refuse("use_long_context", (False,), "transformers 5 does not rescale the rope for it")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-5)
     kinds = config.kinds(
-        config.either("layers_block_type", "layer_types"), KINDS, config.integer("num_hidden_layers", 54)
+        config.either("layers_block_type", "layer_types"), KINDS, config.count("num_hidden_layers", 54)
     )
     hybrids = [index for index, kind in enumerate(kinds) if kind == "hybrid"]
     num_blocks = config.integer("num_mem_blocks", 1)
@@ -61,7 +61,7 @@ def _mixer(config: ConfigReader, name: str) -> Mamba2:
     """Step sizes are at least `time_step_min`, as in transformers' modeling."""
     config.refuse("use_conv_bias", (True,), "transformers always adds the convolution's bias")
     hidden, heads = config.integer("hidden_size"), config.integer("n_mamba_heads", 8)
-    inner = int(config.positive("mamba_expand", 2) * hidden)
+    inner = config.scaled("mamba_expand", hidden, 2)
     head_dim = config.multiple("n_mamba_heads", inner, "n_mamba_heads", heads) // heads
     config.refuse("mamba_headdim", (head_dim,), f"{inner} channels are divided among {heads} heads")
     groups = config.integer("mamba_ngroups", 1)

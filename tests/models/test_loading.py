@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from hybrid import LLM
 from hybrid.cli import app
+from hybrid.engine_setup import _eos_token_ids
 from hybrid.models.loading import open_checkpoint, read_config
 from hybrid.runner.loading import load
 from tests.runner.plans import random_reference, small_config
@@ -118,6 +120,7 @@ def test_a_shard_or_a_checkpoint_that_is_a_pickle_is_refused(folder: Path, pickl
         ("{}", "model_type None is not supported"),
         ('{"model_type": "hybrid_native"}', "is missing"),
         ("[" * 100_000, "not JSON"),
+        (f'{{"vocab_size": {"9" * 5000}}}', "not JSON"),
     ],
 )
 def test_a_wrong_config_is_refused(folder: Path, text: str, words: str) -> None:
@@ -176,6 +179,28 @@ def test_values_that_are_not_finite_are_refused(folder: Path, value: float) -> N
 def test_tensors_of_other_types_are_refused(folder: Path, dtype: str, spelled: str) -> None:
     change_tensors(folder, lambda tensors: tensors.update({"norm.weight": torch.zeros(24).to(getattr(torch, dtype))}))
     assert f"norm.weight holds {spelled} values" in refused(folder)
+
+
+@pytest.mark.parametrize(("value", "name"), [(1e300, "norm.weight"), (1e300, "layers.1.mixer.k_proj.weight")])
+def test_values_that_no_float32_holds_are_refused(folder: Path, value: float, name: str) -> None:
+    change_tensors(folder, lambda tensors: tensors.update({name: tensors[name].double() * value}))
+    with pytest.raises(ValueError, match=f"tensor {name} holds values that are too large for float32"):
+        load(folder)
+
+
+def test_values_that_no_float16_holds_are_refused(folder: Path) -> None:
+    name = "layers.1.mixer.k_proj.weight"
+    change_tensors(folder, lambda tensors: tensors.update({name: tensors[name] * 1e6}))
+    load(folder, torch.bfloat16)
+    with pytest.raises(ValueError, match=f"tensor {name} holds values that are too large for float16"):
+        LLM(folder, skip_tokenizer_init=True, memory="8MiB", dtype="float16")
+
+
+def test_the_file_whose_end_token_is_none_is_named(folder: Path) -> None:
+    model = open_checkpoint(folder).model
+    for ids, file in (((10**6,), "config.json"), ((), "generation_config.json")):
+        with pytest.raises(ValueError, match=f"eos_token_id 1000000 of {file} is no token"):
+            _eos_token_ids(replace(model, eos_token_ids=ids), {"eos_token_id": 10**6})
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, 5000])

@@ -56,7 +56,7 @@ def causal_lm(
     **details: Any,
 ) -> Model:
     """As `common.causal_lm`. layer(index, name prefix); norm: the last one, where it is no plain RMSNorm."""
-    layers = (layer(i, f"model.layers.{i}") for i in range(config.integer("num_hidden_layers")))
+    layers = (layer(i, f"model.layers.{i}") for i in range(config.count("num_hidden_layers")))
     last = rms_norm(config, "model.norm") if norm is None else norm
     return common.causal_lm(config, layers, last, positions=positions, **details)
 
@@ -88,7 +88,7 @@ def windows(config: ConfigReader, is_sliding: Callable[[int], bool], default: in
 
     default: the window where the key is absent; null means that there is none.
     """
-    count = config.integer("num_hidden_layers")
+    count = config.count("num_hidden_layers")
     if "layer_types" in config:
         kinds = config.kinds("layer_types", {FULL: FULL, SLIDING: SLIDING}, count)
         sliding = [kind == SLIDING for kind in kinds]

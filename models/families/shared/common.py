@@ -5,11 +5,11 @@ Spelled as transformers spells it. Raises ValueError naming the key and the valu
 """
 
 from collections.abc import Iterable, Mapping
-from math import inf, isnan
+from math import inf
 from struct import pack, unpack
 from typing import Any, Literal
 
-from ...blueprint.config_reader import ConfigReader
+from ...blueprint.config_reader import ConfigReader, as_float, shown
 from ...blueprint.decoder import Decoder, Layer
 from ...blueprint.model import Model, Prefixes
 from ...blueprint.parts import ACTIVATIONS, Activation, Norm
@@ -64,7 +64,7 @@ def refuse_quantised(config: ConfigReader) -> None:
     if "quantization_config" in config:
         quantised = config.get("quantization_config")
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
-        raise ValueError(f"config.quantization_config has quant_method {method!r}, which is not supported")
+        raise ValueError(f"config.quantization_config has quant_method {shown(method)}, which is not supported")
 
 
 def dtype(config: ConfigReader) -> str:
@@ -107,14 +107,11 @@ def step_size_limit(config: ConfigReader, key: str) -> tuple[float, float]:
 
     Infinity is written `Infinity` by old versions of transformers, and {"__float__": "Infinity"} by new ones.
     """
-    values = [inf if value == {"__float__": "Infinity"} else value for value in config.entries(key, 2, [0.0, inf])]
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
-            raise config.error(key, config.get(key), "two numbers")
-    low, high = values
-    if not 0 <= low <= high:
+    entries = config.entries(key, 2, default=[0.0, inf])
+    low, high = (inf if value == {"__float__": "Infinity"} else as_float(value) for value in entries)
+    if low is None or high is None or not 0 <= low <= high:
         raise config.error(key, config.get(key), "two numbers, from 0 on and in order")
-    return float(low), float(high)
+    return low, high
 
 
 def bfloat16(value: float) -> float:

@@ -24,7 +24,7 @@ def model(config: ConfigReader, mixer: Callable[[str], Part], tied: bool) -> Mod
 
     return common.causal_lm(
         config,
-        (layer(f"backbone.layers.{i}") for i in range(config.integer("num_hidden_layers"))),
+        (layer(f"backbone.layers.{i}") for i in range(config.count("num_hidden_layers"))),
         Norm("backbone.norm_f", hidden, eps),
         positions=common.RECURRENT_POSITIONS,
         tied=tied,

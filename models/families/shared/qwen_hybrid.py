@@ -93,7 +93,7 @@ def experts(config: ConfigReader, index: int, at: str) -> MoE:
         name=at,
         hidden_size=hidden,
         intermediate_size=config.integer("moe_intermediate_size"),
-        num_experts=config.integer(config.either("num_experts", "num_local_experts")),
+        num_experts=config.count(config.either("num_experts", "num_local_experts")),
         top_k=config.integer("num_experts_per_tok"),
         router=Router(f"{at}.gate", "softmax", normalise=True),
         layout="list",
@@ -106,7 +106,7 @@ def experts(config: ConfigReader, index: int, at: str) -> MoE:
 
 def _kinds(config: ConfigReader) -> list[str]:
     """What mixes the tokens of every layer."""
-    layers = config.integer("num_hidden_layers")
+    layers = config.count("num_hidden_layers")
     if "layer_types" in config:
         return config.kinds("layer_types", KINDS, layers)
     interval = config.integer("full_attention_interval", 4)

@@ -66,6 +66,8 @@ def _text_config(config: ConfigReader) -> Mapping[str, Any]:
     reader = config if at_root else config.reader("text_config")
     text = {key: reader.get(key) for key in reader}
     text_type = TEXT_TYPES[model_type] if at_root else reader.get("model_type", TEXT_TYPES[model_type])
+    if not isinstance(text_type, str):
+        raise reader.error("model_type", text_type, "a string")
     text["model_type"] = SAME_AS.get(text_type, text_type)
     if not any(key in reader for key in COMMON):
         text |= {key: config.get(key) for key in COMMON}

@@ -9,7 +9,9 @@ from hybrid.models.blueprint.config_reader import ConfigReader
 
 READ: dict[str, Callable[[ConfigReader], Any]] = {
     "integer": lambda config: config.integer("key"),
+    "count": lambda config: config.count("key"),
     "number": lambda config: config.number("key"),
+    "scaled": lambda config: config.scaled("key", 10),
     "positive": lambda config: config.positive("key"),
     "flag": lambda config: config.flag("key"),
     "one of": lambda config: config.one_of("key", ("a", "b")),
@@ -24,6 +26,8 @@ READ: dict[str, Callable[[ConfigReader], Any]] = {
     [
         ("integer", 7, 7),
         ("number", -2, -2.0),
+        ("count", 4096, 4096),
+        ("scaled", 0.25, 2),
         ("positive", 0.5, 0.5),
         ("flag", False, False),
         ("one of", "b", "b"),
@@ -43,8 +47,13 @@ def test_a_value_is_read(reader: str, value: Any, result: Any) -> None:
         ("integer", 0),
         ("integer", 2**31),
         ("number", "3"),
+        ("number", 10**400),
+        ("positive", float("inf")),
+        ("count", 4097),
         ("number", float("nan")),
         ("positive", 0),
+        ("scaled", 0.01),
+        ("scaled", 1e300),
         ("flag", 1),
         ("one of", "c"),
         ("one of", ["a"]),
@@ -58,7 +67,15 @@ def test_a_value_is_read(reader: str, value: Any, result: Any) -> None:
 def test_a_wrong_value_is_named(reader: str, value: Any) -> None:
     with pytest.raises(ValueError, match=r"config\.key.* got ") as caught:
         READ[reader](ConfigReader({"key": value}))
-    assert repr(value[-1] if reader == "kinds" else value) in str(caught.value)
+    assert repr(value[-1] if reader == "kinds" else value)[:200] in str(caught.value)
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    config = ConfigReader({"key": ["a"] * 1000})
+    for read in (lambda: config.integer("key"), lambda: config.refuse("key", (), "no")):
+        with pytest.raises(ValueError, match=r"\['a', .*\.\.\.") as caught:
+            read()
+        assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("reader", READ)

@@ -1,0 +1,35 @@
+"""Sizes of all pools at start-up, for models of every kind and limits of any length."""
+
+import pytest
+
+from hybrid.engine_args import EngineArgs
+from hybrid.engine_setup import pool_sizes
+from hybrid.pools.specs import FullAttentionSpec, LayerSpec, MambaSpec, ModelSpec, SlidingWindowSpec
+
+KINDS: dict[str, tuple[LayerSpec, ...]] = {
+    "full attention": (FullAttentionSpec(2, 8),),
+    "windows": (SlidingWindowSpec(2, 8, 5),),
+    "recurrent": (MambaSpec((12, 3), (2, 6, 4)),),
+    "both in one layer": (FullAttentionSpec(2, 8), MambaSpec((12, 3), (2, 6, 4))),
+    "nothing kept": (),
+}
+GIB = 2**30
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_a_limit_that_no_machine_could_hold_is_lowered(kind: str, block_size: int) -> None:
+    """The tables of rows are as long as the longest request, also where no pool is."""
+    args = EngineArgs(model="any", block_size=block_size)
+    spec = ModelSpec((KINDS[kind],))
+    sizes = pool_sizes(args, args.scheduler_config(0), spec, 2**31 - 1, GIB // 4, room_bytes=GIB)
+    assert 2**16 < sizes.max_model_len < 2**20
+    tables = 2 * sizes.num_rows * sizes.max_model_len * (4 + 16 / block_size)
+    assert tables < GIB
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_limit_that_was_asked_for_is_kept_or_refused(kind: str) -> None:
+    args = EngineArgs(model="any", max_model_len=2**30)
+    with pytest.raises(ValueError, match=r"1073741824 (tokens, .* need .* bytes; there are|does not fit)"):
+        pool_sizes(args, args.scheduler_config(0), ModelSpec((KINDS[kind],)), 2**31 - 1, GIB // 4, room_bytes=GIB)
