@@ -2,9 +2,14 @@
 several runs whole files, or whole cases of the model families."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.models.families.summary import pytest_terminal_summary
+
+__all__ = ["pytest_terminal_summary"]  # a hook of pytest: the process that sums up loads this file only
 
 SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
@@ -19,3 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         case = callspec.params.get("oracle", "") if callspec is not None else ""
         item.add_marker(pytest.mark.xdist_group(f"{item.path}: {case}"))
+
+
+def pytest_configure() -> None:
+    """Ctrl-C means Ctrl-C, also where a shell runs the tests in the background, with the signal ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

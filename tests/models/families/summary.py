@@ -23,7 +23,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     cases: dict[str, set[str]] = defaultdict(set)
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.stats.get(outcome, []):
-            test, _, parameters = report.nodeid.rpartition("::")[2].partition("[")
+            name = report.nodeid.partition("]@")[0].removesuffix("]")  # xdist adds the group
+            test, _, parameters = name.rpartition("::")[2].partition("[")
             if "families/test_families" in report.nodeid and test in COLUMNS:
                 family, _, case = parameters.partition(": ")
                 results[family, test].append(outcome == "passed")
