@@ -11,10 +11,19 @@ if TYPE_CHECKING:
     from .llm import LLM
     from .outputs import CompletionOutput, Logprob, RequestOutput
     from .sampling_params import SamplingParams
+    from .structured_outputs import StructuredOutputsParams
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 _MODULE_OF = {
     "LLM": ".llm",
@@ -22,6 +31,7 @@ _MODULE_OF = {
     "Logprob": ".outputs",
     "RequestOutput": ".outputs",
     "SamplingParams": ".sampling_params",
+    "StructuredOutputsParams": ".structured_outputs",
 }
 
 

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .structured_outputs import StructuredOutputsParams
+
 # Below this, logits divided by the temperature leave the range of float32; vLLM draws the same line.
 _GREEDY_BELOW = 1e-5
 _MOST_SEQUENCES = 16_384  # as in vLLM
@@ -42,6 +44,7 @@ class SamplingParams:
     skip_special_tokens: leave special tokens out of the text.
     spaces_between_special_tokens: taken as vLLM takes it; as there, it changes nothing with tokenizers of this kind.
     detokenize: make text of the tokens; without it `stop` cannot be watched for.
+    structured_outputs: what the text must follow: a JSON schema, a regular expression, a grammar, ...
     """
 
     n: int = 1
@@ -64,6 +67,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     detokenize: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         """Check every value and store its normal form."""
@@ -87,6 +91,8 @@ class SamplingParams:
         ):
             _check_bool(name, getattr(self, name))
 
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise ValueError(f"structured_outputs must be StructuredOutputsParams, got {self.structured_outputs!r}.")
         temperature = _as_float("temperature", self.temperature, at_least=0.0, at_most=_MOST_FACTOR)
         normal: dict[str, object] = {
             "temperature": temperature if temperature >= _GREEDY_BELOW else 0.0,
