@@ -172,9 +172,12 @@ def _check_room(sizes: PoolSizes, spec: ModelSpec, room: int) -> None:
 
 
 def _memory(args: EngineArgs, device: torch.device) -> int:
-    """Bytes for the pools."""
+    """Bytes for the pools. Raises ValueError for more than a machine has: the system would kill us when it is used."""
     if args.memory is not None:
-        return parse_memory(args.memory)
+        size = parse_memory(args.memory)
+        if device.type == "cpu" and size > machine_memory():
+            raise ValueError(f"memory of {args.memory!r} is more than the {machine_memory():,} bytes of this machine")
+        return size
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * GPU_FRACTION)
