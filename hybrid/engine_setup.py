@@ -10,8 +10,8 @@ import torch
 
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
-from hybrid.frontend.tokenizer_files import read_json
 from hybrid.models.blueprint.config_reader import shown
+from hybrid.models.blueprint.json_object import read_json
 from hybrid.models.blueprint.model import Model
 from hybrid.models.loading import read_config
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, never_fits, pool_bytes, size_pools
@@ -81,7 +81,7 @@ def set_up(args: EngineArgs) -> Setup:
 def _generation_defaults(checkpoint: Path) -> Mapping[str, Any]:
     """How to sample when nobody says, spelled as `generation_config.json` does. Raises ValueError."""
     if checkpoint.is_dir():
-        return read_json(checkpoint / "generation_config.json")
+        return read_json(checkpoint / "generation_config.json") or {}
     return recommended_sampling(checkpoint)
 
 

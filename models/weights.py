@@ -26,10 +26,15 @@ class Weights:
         self.device = device
 
     def __call__(self, name: str, multiplier: float = 1.0) -> torch.Tensor:
-        """The tensor in the model's dtype, times `multiplier` (computed in float32)."""
+        """The tensor in the model's dtype, times `multiplier` (computed in float32).
+
+        Raises ValueError where the product is too large.
+        """
         tensor = self._source[name]
         if multiplier != 1.0:
             tensor = tensor.float() * multiplier
+            if not tensor.isfinite().all():
+                raise ValueError(f"tensor {name} times its multiplier {multiplier:g} is too large for float32")
         return self._in(name, tensor, self.dtype)
 
     def stored(self, name: str) -> torch.Tensor:
