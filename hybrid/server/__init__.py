@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server: routes, the engine's thread, and what stands before and beside them."""
