@@ -3,7 +3,7 @@
 import pytest
 
 from hybrid.engine_args import EngineArgs
-from hybrid.engine_setup import pool_sizes
+from hybrid.engine_memory import pool_sizes
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, MambaSpec, ModelSpec, SlidingWindowSpec
 
 KINDS: dict[str, tuple[LayerSpec, ...]] = {
