@@ -61,7 +61,7 @@ def set_up(args: EngineArgs) -> Setup:
     eos_token_ids = _eos_token_ids(model, generation_defaults)
     engine = Engine(
         scheduler,
-        ModelRunner(loaded.decoder, sizes, device, loaded.encoder),
+        ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets),
         tokenizer,
         eos_token_ids,
         scheduler_config.max_plans_in_flight,
