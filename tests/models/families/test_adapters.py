@@ -26,6 +26,7 @@ from tests.models.forward import chunked_logits
 from .oracle import Oracle, all_cases, exporter
 from .test_families import GREEDY, MAX_TOKENS, TOLERANCE
 
+MAX_RANK = 128  # where gate and up of experts are one target, their ranks add up
 ALPHAS = {1: 2, 4: 4, 8: 6, 64: 16}  # by rank: a change about half as large as the weight itself
 FIRST_CASES = {name.split(":")[0]: name for name in reversed(list(all_cases()))}
 SHARED = {"zamba2"}  # peft adapts every use of its shared blocks by itself: refused, see tests/adapters
@@ -44,6 +45,11 @@ class Adapted:
 
     def of(self, rank: int) -> Oracle:
         return self.oracles[rank] if rank else self.base
+
+    def units(self, rank: int) -> int:
+        """Rank units of an adapter."""
+        names = ModuleNames(open_checkpoint(self.base.folder).model.lora_targets())
+        return lora_units(open_adapter(self.folders[rank], names, MAX_RANK).rank)
 
 
 @pytest.fixture(scope="module", params=sorted(FIRST_CASES.keys() - SHARED))
@@ -76,8 +82,9 @@ def prompts(adapted: Adapted) -> list[list[int]]:
 
 
 def engine(adapted: Adapted, **arguments: Any) -> LLM:
-    """Room for one rank of each kind at once, unless `lora_units` says otherwise."""
-    defaults = {"memory": "64MiB", "max_model_len": 128, "block_size": 8, "max_num_seqs": 6, "lora_units": 11}
+    """Room for all adapters at once, unless `lora_units` says otherwise."""
+    defaults = {"memory": "64MiB", "max_model_len": 128, "block_size": 8, "max_num_seqs": 6}
+    defaults |= {"max_lora_rank": 8 * adapted.units(64), "lora_units": sum(map(adapted.units, ALPHAS))}
     modules = {f"rank{rank}": folder for rank, folder in adapted.folders.items()}
     arguments = {"skip_tokenizer_init": True, "lora_modules": modules, **defaults, **arguments}
     return LLM(adapted.base.folder, dtype="float32", **arguments)
@@ -108,7 +115,7 @@ def test_logits_of_every_position(adapted: Adapted, schedule: list[list[int]]) -
     units: dict[int, list[int]] = {0: []}
     for rank in ALPHAS:
         taken = sum(map(len, units.values()))
-        weights = open_adapter(adapted.folders[rank], ModuleNames(targets), 64).read()
+        weights = open_adapter(adapted.folders[rank], ModuleNames(targets), MAX_RANK).read()
         units[rank] = list(range(taken, taken + lora_units(weights.rank)))
         cache.load(LoadAdapter(rank, np.array(units[rank])), weights)
     most = max(map(len, units.values()))
@@ -146,7 +153,7 @@ def test_resume_points_belong_to_an_adapter(adapted: Adapted, prompts: list[list
 
 def test_retraction_eviction_and_reload(adapted: Adapted, prompts: list[list[int]], expected: Tokens) -> None:
     """Room for the largest adapter alone: the others go and come back."""
-    llm = engine(adapted, lora_units=8, force_retraction_every=3, max_num_batched_tokens=48)
+    llm = engine(adapted, lora_units=adapted.units(64), force_retraction_every=3, max_num_batched_tokens=48)
     for _ in range(2):
         assert tokens(generate(llm, prompts, RANKS)) == expected
     assert llm.stats().retractions > 20
