@@ -12,6 +12,7 @@ from hybrid import __version__
 
 from .chat import chat
 from .generate import generate
+from .serve import serve
 
 app = typer.Typer(
     name="hybrid",
@@ -38,6 +39,7 @@ def _root(
 
 app.command()(chat)
 app.command()(generate)
+app.command()(serve)
 
 
 def main() -> None:

@@ -1,0 +1,47 @@
+"""GET /v1/models."""
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from .service import Service
+
+
+class ModelCard(BaseModel):
+    """One name that requests may give as `model`."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "hybrid"
+    root: str = Field(description="What the name stands for.")
+    parent: str | None = Field(description="The model that an adapter belongs to.")
+    max_model_len: int | None = Field(description="Most tokens of prompt and answer together.")
+
+
+class ModelList(BaseModel):
+    """All of them."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+def models_router(service: Service) -> APIRouter:
+    """The route, over this service."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.get("/v1/models")
+    async def list_models() -> ModelList:
+        """The model under all its names, and its adapters."""
+        config = service.config
+        return ModelList(
+            data=[
+                ModelCard(
+                    id=name, created=service.started, root=config.root, parent=None, max_model_len=config.max_model_len
+                )
+                for name in config.model_names
+            ]
+        )
+
+    return router

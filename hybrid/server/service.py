@@ -1,0 +1,82 @@
+"""Service: what routes share: the engine, what it serves and under which names. Knows no bodies of answers."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hybrid.async_engine import AsyncEngine, RequestStream, Submission
+from hybrid.frontend.prompt import Prompt
+from hybrid.frontend.tokenizer import Tokenizer
+from hybrid.sampling_params import SamplingParams
+
+from .errors import ApiError, as_api_error
+from .media import MediaFetcher
+from .protocol import SamplingRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Facts about what is served. model_names: under which the model is known; answers use the first.
+
+    root: the checkpoint's name or path. defaults: sampling for fields that a request leaves out.
+    max_logprobs: most that a request may ask for per token.
+    """
+
+    model_names: Sequence[str]
+    root: str
+    max_model_len: int
+    defaults: SamplingParams
+    vocab_size: int
+    max_logprobs: int = 20
+
+
+class Service:
+    """One per server. Nothing changes after construction but the engine."""
+
+    def __init__(self, engine: AsyncEngine, config: ServerConfig, media: MediaFetcher) -> None:
+        self.engine = engine
+        self.media = media
+        self.config = config
+        self.started = int(time.time())
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises ApiError, 400, when the server was started without."""
+        if self.engine.processor.tokenizer is None:
+            raise ApiError(400, "this server has no tokenizer: pass token ids to /v1/completions")
+        return self.engine.processor.tokenizer
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to answer under. Raises ApiError, 404, for a model that is not served."""
+        if asked is None:
+            return self.config.model_names[0]
+        if asked not in self.config.model_names:
+            raise ApiError(404, f"the model {asked!r} does not exist", param="model", code="model_not_found")
+        return asked
+
+    def check_length(self, prompt: Prompt, param: str) -> None:
+        """Raises ApiError, 400, for a prompt that leaves no room for an answer."""
+        if prompt.num_tokens >= self.config.max_model_len:
+            raise ApiError(
+                400,
+                f"the prompt has {prompt.num_tokens} tokens; the context holds {self.config.max_model_len}, "
+                "prompt and answer together",
+                param=param,
+                code="context_length_exceeded",
+            )
+
+    async def submit(
+        self, request_id: str, prompts: Sequence[Prompt], params: SamplingParams, body: SamplingRequest
+    ) -> RequestStream:
+        """Mutates the engine. Raises ApiError, 400, and EngineDeadError."""
+        priority = body.priority or 0
+        names = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
+        try:
+            return await self.engine.submit(
+                [
+                    Submission(request_id=name, prompt=prompt, params=params, priority=priority)
+                    for name, prompt in zip(names, prompts, strict=True)
+                ]
+            )
+        except ValueError as error:
+            raise as_api_error(error) from None
