@@ -23,6 +23,9 @@ class KeyedPool(UnitPool, Generic[K]):
         self._units: OrderedDict[K, Ints] = OrderedDict()
         self._confirmed: set[K] = set()
         self.evict = self._evict_idle
+        self.num_loads = 0  # entries made
+        self.num_hits = 0  # times that a request found an entry and came to hold it
+        self.num_evictions = 0
 
     def get(self, key: K) -> Ints | None:
         """The units of `key`, or None. Pure."""
@@ -35,6 +38,7 @@ class KeyedPool(UnitPool, Generic[K]):
         """Mutates: `units` (just taken, one user) become the entry of `key`."""
         assert key not in self._units, f"{self.name}: {key!r} is there already"
         self._units[key] = units
+        self.num_loads += 1
 
     def confirm(self, key: K, units: Ints) -> None:
         """Mutates: the step that filled `units` was processed. Ignored if the entry was dropped or replaced
@@ -48,8 +52,9 @@ class KeyedPool(UnitPool, Generic[K]):
         return self._units.get(key) is units and key not in self._confirmed
 
     def use(self, key: K) -> None:
-        """Mutates: marks `key` as the most recently used."""
+        """Mutates: a request found `key` and holds it; it is the most recently used."""
         self._units.move_to_end(key)
+        self.num_hits += 1
 
     def leave(self, key: K, units: Ints, until_step: int = 0) -> None:
         """Mutates: one user less. An unconfirmed entry without users is dropped."""
@@ -76,3 +81,4 @@ class KeyedPool(UnitPool, Generic[K]):
                 return
             if key in self._confirmed and self.refs[units[0]] == 0 and self.busy[units].max() <= self.settled_step:
                 self.forget(key)
+                self.num_evictions += 1

@@ -230,7 +230,8 @@ class Admission:
         if self._memory.lora.get(adapter.lora_id) is None:
             self._memory.lora.insert(adapter.lora_id, units)
             builder.adapters.append((adapter.lora_id, units))
-        self._memory.lora.use(adapter.lora_id)
+        else:
+            self._memory.lora.use(adapter.lora_id)
         request.adapter_units = units
 
     def _want_resume_points(self, request: Tracked, match: Match) -> None:

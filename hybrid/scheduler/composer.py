@@ -123,6 +123,8 @@ class Composer:
                 for earlier in passed:
                     earlier.skips += 1
                 self._count(request, builder)
+                if not request.retractions:
+                    self._counters.queue_times.append(now - request.arrival)
             elif self._may_be_passed(request):
                 passed.append(request)
             else:

@@ -1,9 +1,42 @@
 """Why a request is where it is, in one sentence with numbers. Pure; reads the same shortages that admission returns."""
 
+from dataclasses import dataclass
+
 from hybrid.pools.ledger import Shortage
 from hybrid.pools.memory import Memory
 
 from .tracked import Tracked
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a request is and why. `holds`: units by pool, those it shares with others included."""
+
+    request_id: str
+    running: bool
+    reason: str
+    holds: dict[str, int]
+
+
+def held_units(request: Tracked, memory: Memory) -> dict[str, int]:
+    """Units of each pool that a request holds; none while it waits. Pure."""
+    row, table, kinds = request.row, memory.table, memory.kinds
+    runs = row is not None
+    return {
+        memory.rows.name: int(runs),
+        memory.full.name: len(table.full_blocks(row)) if row is not None and kinds.full else 0,
+        memory.window.name: len(table.window_blocks(row)) if row is not None and kinds.window else 0,
+        memory.state.name: int(runs and kinds.state),
+        memory.encoder.name: sum(len(slots) for slots in request.images.values()),
+        memory.lora.name: len(request.adapter_units) if request.adapter_units is not None else 0,
+    }
+
+
+def waits_for(request: Tracked) -> str:
+    """What holds a waiting request, as last tried: a pool's name, "gate", or "order". Pure."""
+    if request.gates:
+        return "gate"
+    return request.shortages[0].pool if request.shortages else "order"
 
 
 def explain_running(request: Tracked, memory: Memory) -> str:

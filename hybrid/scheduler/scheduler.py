@@ -8,7 +8,7 @@
 It drives without a model. It knows tokens, rows and pools; it does not know text, tensors or devices.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from time import monotonic
 
@@ -22,7 +22,7 @@ from .commit import advance, check_result
 from .composer import Composer
 from .config import SchedulerConfig
 from .decode import Drafts
-from .explain import explain_running, explain_waiting
+from .explain import Explanation, explain_running, explain_waiting, held_units, waits_for
 from .leave import leave, publish_point, release_snapshot
 from .outcome import FinishedRequest, FinishReason, NewTokens
 from .plan import StepPlan, StepResult
@@ -30,7 +30,7 @@ from .request import NewRequest
 from .reservation import OutputReservation
 from .retraction import Retraction
 from .running import Running
-from .stats import Counters, SchedulerStats
+from .stats import Counters, SchedulerStats, SharedEntries
 from .suspects import Suspects
 from .tracked import Tracked, track
 from .validate import check_request
@@ -351,6 +351,20 @@ class Scheduler:
         shortages = () if request.gates else self._admission.shortages(request, builder)
         return explain_waiting(request, shortages, ahead, self.memory)
 
+    def explanation(self, request_id: str) -> Explanation | None:
+        """`explain` with what the request holds; None if it is not here. Pure."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        holds = held_units(request, self.memory)
+        return Explanation(request_id, request.row is not None, self.explain(request_id), holds)
+
+    def pop_queue_times(self) -> list[float]:
+        """Mutates: seconds from arrival to first admission, of those admitted since the last call (the latest 4096)."""
+        times = list(self._counters.queue_times)
+        self._counters.queue_times.clear()
+        return times
+
     def stats(self) -> SchedulerStats:
         """Counters and ledgers as they are now."""
         return SchedulerStats(
@@ -364,6 +378,11 @@ class Scheduler:
             recomputed_tokens=self._counters.recomputed_tokens,
             failed_steps=self._counters.failed_steps,
             ledgers=self.memory.ledgers(),
+            waiting_for=Counter(waits_for(request) for request in self._waiting),
+            shared={
+                pool.name: SharedEntries(pool.num_hits, pool.num_loads, pool.num_evictions)
+                for pool in (self.memory.encoder, self.memory.lora)
+            },
         )
 
     def reset_prefix_cache(self) -> None:
