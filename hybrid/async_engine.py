@@ -7,12 +7,13 @@ reaches it as a command between two steps. Without requests it sleeps.
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from queue import Empty, SimpleQueue
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from hybrid.frontend.collector import Collector
 from hybrid.frontend.generation import Update
@@ -30,6 +31,16 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PROMPT_THREADS = 2  # tokenising and reading pictures, beside the event loop and the engine
+
+
+class EngineObserver(Protocol):
+    """Told by the engine's thread what happens."""
+
+    def arrived(self, request_id: str) -> None:
+        """The engine has taken this sequence."""
+
+    def stepped(self, updates: Iterable[Update], idle: bool = False) -> None:
+        """These came of a step. idle: nothing is left to do."""
 
 
 class EngineDeadError(RuntimeError):
@@ -99,12 +110,15 @@ class AsyncEngine:
     """Runs from `start` to `stop`. An error of a step ends the requests it concerns; an error that the engine itself
     does not handle ends its thread: `error` says so, and all requests then fail with EngineDeadError."""
 
-    def __init__(self, engine: Engine, processor: Processor, seed: int = 0) -> None:
+    def __init__(
+        self, engine: Engine, processor: Processor, seed: int = 0, observer: EngineObserver | None = None
+    ) -> None:
         """From `start` on the engine belongs to its thread; the processor may be used by all. seed: as in Driver."""
         self.processor = processor
         self.error: EngineDeadError | None = None
         self._engine = engine
         self._driver = Driver(engine, processor, seed)
+        self._observer = observer
         self._streams: dict[Collector, RequestStream] = {}  # those not finished; the thread's
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._open = threading.Lock()  # held to add a command, and to declare that there will be no more
@@ -224,10 +238,15 @@ class AsyncEngine:
         )
         stream = RequestStream(collectors)
         self._streams.update(dict.fromkeys(collectors, stream))
+        if self._observer is not None:
+            for name in stream.sequences:
+                self._observer.arrived(name)
         return stream
 
     def _report(self, news: dict[Collector, list[Update]]) -> None:
         """Mutates the streams, in the event loop, which is woken once."""
+        if self._observer is not None:
+            self._observer.stepped(chain.from_iterable(news.values()), idle=not self._driver.is_busy)
         if not news:
             return
         delivery = [(self._streams[collector], updates) for collector, updates in news.items()]

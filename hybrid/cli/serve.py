@@ -55,23 +55,14 @@ def serve(
     except ImportError as error:
         complain(f"hybrid serve needs the extra 'serve': pip install 'hybrid-pools[serve]' ({error})")
         raise typer.Exit(2) from None
-    from hybrid.async_engine import AsyncEngine
     from hybrid.engine_args import EngineArgs
-    from hybrid.engine_setup import default_sampling_params, set_up
-    from hybrid.server.app import build_app
+    from hybrid.engine_setup import set_up
+    from hybrid.server.app import ServerOptions, build_server
     from hybrid.server.limits import RequestLimits
     from hybrid.server.media import MediaPolicy
     from hybrid.server.run import DrainingServer
-    from hybrid.server.service import ServerConfig
 
     try:
-        limits = RequestLimits(
-            api_keys=api_key or (),
-            max_body_bytes=max_body_size,
-            max_waiting=max_waiting,
-            timeout=request_timeout,
-        )
-        media = MediaPolicy(allowed_domains=allowed_media_domains or (), allowed_local_path=allowed_local_media_path)
         args = EngineArgs(
             model=model,
             max_model_len=max_model_len,
@@ -86,19 +77,21 @@ def serve(
             enable_prefix_caching=enable_prefix_caching,
             scheduling_policy=scheduling_policy,  # type: ignore[arg-type]  # checked by it
         )
+        options = ServerOptions(
+            served_model_name=served_model_name or (),
+            max_logprobs=max_logprobs,
+            limits=RequestLimits(
+                api_keys=api_key or (),
+                max_body_bytes=max_body_size,
+                max_waiting=max_waiting,
+                max_num_seqs=args.num_seqs,
+                timeout=request_timeout,
+            ),
+            media=MediaPolicy(allowed_domains=allowed_media_domains or (), allowed_local_path=allowed_local_media_path),
+        )
         print(f"loading {model}", file=sys.stderr, flush=True)
         setup = set_up(args)
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None
-    config = ServerConfig(
-        model_names=served_model_name or [model],
-        root=model,
-        max_model_len=setup.sizes.max_model_len,
-        vocab_size=setup.processor.vocab_size,
-        defaults=default_sampling_params(setup.generation_defaults, None),
-        max_logprobs=max_logprobs,
-    )
-    engine = AsyncEngine(setup.engine, setup.processor, seed)
-    app = build_app(engine, config, limits, media)
-    DrainingServer(app, engine, host=host, port=port, shutdown_timeout=shutdown_timeout).run()
+    DrainingServer(build_server(setup, args, options), host=host, port=port, shutdown_timeout=shutdown_timeout).run()

@@ -24,6 +24,10 @@ from .tokenizer import Tokenizer
 _KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "cache_salt")
 
 
+class PromptTooLongError(ValueError):
+    """A prompt that leaves no room for an answer."""
+
+
 class Processor:
     """Makes prompts for one model. Nothing changes after construction.
 
@@ -133,7 +137,7 @@ class Processor:
         tokenizer = self._require_tokenizer("text")
         most = self._max_model_len * tokenizer.max_chars_per_token
         if len(text) > most:  # as in vLLM: not worth the minutes of tokenising it
-            raise ValueError(
+            raise PromptTooLongError(
                 f"the prompt has {len(text):,} characters, more than the {most:,} that fit into max_model_len "
                 f"{self._max_model_len}"
             )
@@ -176,7 +180,7 @@ class Processor:
         places = self._placeholders(token_ids, len(sources))
         length = len(token_ids) + len(places) * ((self._num_image_tokens or 1) - 1)
         if length >= self._max_model_len:
-            raise ValueError(
+            raise PromptTooLongError(
                 f"the prompt has {length} tokens, more than the {self._max_model_len - 1} that max_model_len "
                 f"{self._max_model_len} leaves room for"
             )

@@ -6,8 +6,6 @@ from pydantic import BaseModel
 from hybrid import __version__
 from hybrid.async_engine import AsyncEngine
 
-from .errors import documented
-
 
 class Version(BaseModel):
     """Of this program."""
@@ -19,14 +17,14 @@ def care_router(engine: AsyncEngine) -> APIRouter:
     """The routes, over this engine."""
     router = APIRouter(tags=["Care"])
 
-    @router.get("/health", response_class=Response, responses=documented(503))
+    @router.get("/health", response_class=Response)
     async def health() -> Response:
         """200 as long as the engine runs."""
         if engine.error is not None:
             raise engine.error
         return Response()
 
-    router.add_api_route("/ping", health, methods=["GET", "POST"], response_class=Response, responses=documented(503))
+    router.add_api_route("/ping", health, methods=["GET", "POST"], response_class=Response)
 
     @router.get("/version")
     async def version() -> Version:

@@ -23,7 +23,7 @@ from .chat_protocol import (
     ChatMessage,
     Delta,
 )
-from .errors import ApiError, documented
+from .errors import ApiError
 from .logprobs import chat_logprobs
 from .protocol import Usage
 from .request_ids import request_id_of
@@ -55,7 +55,6 @@ class ChatAnswering(Answering):
     async def start(self) -> RequestStream:
         conversation = await read_chat(self.service, self._body.messages)
         prompt = await self.service.engine.prepare(chat_prompt, self.service, self._body, conversation)
-        self.service.check_length(prompt, "messages")
         return await self.service.submit(self.request_id, [prompt], self._params, self._body)
 
     def whole(self, outputs: Sequence[RequestOutput]) -> ChatCompletion:
@@ -152,8 +151,7 @@ def chat_router(service: Service) -> APIRouter:
                     "application/json": {"schema": ChatCompletion.model_json_schema()},
                     "text/event-stream": {"schema": {"type": "string"}},
                 },
-            },
-            **documented(400, 404, 500, 503),
+            }
         },
     )
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:

@@ -13,7 +13,7 @@ from hybrid.outputs import RequestOutput
 
 from .answering import Answering, openai_reason, usage_of
 from .completion_protocol import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
-from .errors import ApiError, documented
+from .errors import ApiError
 from .logprobs import completion_logprobs
 from .protocol import Usage
 from .request_ids import request_id_of
@@ -61,8 +61,7 @@ class CompletionAnswering(Answering):
                     add_special_tokens=self._body.add_special_tokens is not False,
                 )
             except ValueError as error:
-                raise ValueError(f"prompt {index}: {error}" if len(self._prompts) > 1 else str(error)) from None
-            self.service.check_length(prompt, "prompt")
+                raise type(error)(f"prompt {index}: {error}" if len(self._prompts) > 1 else str(error)) from None
             prompts.append(prompt)
             if self._body.echo:
                 text = prompt.text
@@ -154,8 +153,7 @@ def completions_router(service: Service) -> APIRouter:
                     "application/json": {"schema": Completion.model_json_schema()},
                     "text/event-stream": {"schema": {"type": "string"}},
                 },
-            },
-            **documented(400, 404, 500, 503),
+            }
         },
     )
     async def create_completion(body: CompletionRequest, request: Request) -> Response:

@@ -5,6 +5,7 @@ Everything that is wrong with a request becomes an ApiError; what else is raised
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -13,25 +14,28 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from hybrid.async_engine import EngineDeadError
+from hybrid.frontend.processor import PromptTooLongError
+
+from .error_body import error_body
 
 logger = logging.getLogger(__name__)
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-class ErrorBody(BaseModel):
+class ErrorDescription(BaseModel):
     """What went wrong."""
 
     message: str = Field(description="One sentence.")
     type: str = Field(description="The kind of error, such as invalid_request_error.")
     param: str | None = Field(description="The field of the request that is wrong, where it is one.")
-    code: str | None = Field(description="The error as programs may tell it from others, where it has a name.")
+    code: str | int | None = Field(description="The error as programs may tell it from others, where it has a name.")
 
 
 class ErrorResponse(BaseModel):
     """The body of every answer that is an error."""
 
-    error: ErrorBody
+    error: ErrorDescription
 
 
 class ApiError(Exception):
@@ -43,19 +47,21 @@ class ApiError(Exception):
         self.param = param
         self.code = code
 
-    def body(self) -> dict[str, Any]:
-        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
-
     def response(self) -> Response:
         # Only ASCII: a message may quote what is no valid Unicode.
-        return Response(json.dumps(self.body()), self.status, media_type="application/json")
+        return Response(self.json(), self.status, media_type="application/json")
+
+    def json(self) -> str:
+        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return json.dumps(error_body(str(self), kind, self.code, self.param))
 
 
 def as_api_error(error: Exception) -> ApiError:
     """ValueErrors are the client's; everything unexpected is logged, and told without details."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, PromptTooLongError):
+        return ApiError(400, str(error), code="context_length_exceeded")
     if isinstance(error, ValueError):
         return ApiError(400, str(error))
     if isinstance(error, EngineDeadError):
@@ -64,8 +70,8 @@ def as_api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed at this request; its log says why")
 
 
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """These answers for the OpenAPI description of a route."""
+def documented(statuses: Sequence[int] = (400, 401, 404, 413, 429, 500, 503, 504)) -> dict[int | str, dict[str, Any]]:
+    """Answers that are errors, for the OpenAPI description of a route."""
     return {status: {"model": ErrorResponse} for status in statuses}
 
 

@@ -1,7 +1,6 @@
 """Server-sent events, and work that ends when its client goes. Knows no request's contents."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -76,7 +75,7 @@ class EventStream(Response):
             except OSError:
                 raise
             except Exception as error:
-                body = json.dumps(as_api_error(error).body()).encode()
+                body = as_api_error(error).json().encode()
                 await send({"type": "http.response.body", "body": b"data: " + body + b"\n\n", "more_body": True})
             await send({"type": "http.response.body", "body": DONE, "more_body": False})
         finally:

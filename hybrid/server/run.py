@@ -6,9 +6,8 @@ import socket
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
-from hybrid.async_engine import AsyncEngine
+from .app import Server
 
 END_SECONDS = 5  # for answers of requests that were just ended to reach their clients
 
@@ -17,17 +16,17 @@ class DrainingServer(uvicorn.Server):
     """The first SIGINT or SIGTERM: no new connections, running requests have `shutdown_timeout` seconds, then they end
     with an error. The second one ends everything at once."""
 
-    def __init__(self, app: FastAPI, engine: AsyncEngine, *, host: str, port: int, shutdown_timeout: float) -> None:
+    def __init__(self, server: Server, *, host: str, port: int, shutdown_timeout: float) -> None:
         super().__init__(
             uvicorn.Config(
-                app,
+                server.app,
                 host=host,
                 port=port,
                 timeout_graceful_shutdown=int(shutdown_timeout) + END_SECONDS,
                 log_level="info",
             )
         )
-        self._engine = engine
+        self._engine = server.engine
         self._shutdown_timeout = shutdown_timeout
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -92,7 +92,12 @@ def _structured_outputs(request: SamplingRequest) -> StructuredOutputsParams | N
             found[f"guided_{name}"] = {name: value}
     if len(found) > 1:
         raise ValueError(f"only one of {', '.join(found)} can say what the answer follows")
-    return next((StructuredOutputsParams(**given) for given in found.values()), None)
+    for name, given in found.items():
+        try:
+            return StructuredOutputsParams(**given)
+        except ValueError as error:
+            raise ValueError(f"{name} cannot be followed: {error}") from None
+    return None
 
 
 def _response_format(request: SamplingRequest) -> dict[str, Any]:

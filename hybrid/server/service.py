@@ -16,7 +16,7 @@ from .protocol import SamplingRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Facts about what is served. model_names: under which the model is known; answers use the first.
+    """What is served. model_names: under which the model is known; answers use the first.
 
     root: the checkpoint's name or path. defaults: sampling for fields that a request leaves out.
     max_logprobs: most that a request may ask for per token.
@@ -53,17 +53,6 @@ class Service:
         if asked not in self.config.model_names:
             raise ApiError(404, f"the model {asked!r} does not exist", param="model", code="model_not_found")
         return asked
-
-    def check_length(self, prompt: Prompt, param: str) -> None:
-        """Raises ApiError, 400, for a prompt that leaves no room for an answer."""
-        if prompt.num_tokens >= self.config.max_model_len:
-            raise ApiError(
-                400,
-                f"the prompt has {prompt.num_tokens} tokens; the context holds {self.config.max_model_len}, "
-                "prompt and answer together",
-                param=param,
-                code="context_length_exceeded",
-            )
 
     async def submit(
         self, request_id: str, prompts: Sequence[Prompt], params: SamplingParams, body: SamplingRequest

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from .chat import chat_prompt, read_chat
 from .chat_protocol import ChatCompletionRequest, ChatMessage
-from .errors import ApiError, as_api_error, documented
+from .errors import ApiError, as_api_error
 from .protocol import RequestModel
 from .service import Service
 
@@ -53,7 +53,7 @@ def tokenization_router(service: Service) -> APIRouter:
     """The routes, over this service."""
     router = APIRouter(tags=["Tokens"])
 
-    @router.post("/tokenize", responses=documented(400, 404, 500))
+    @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> TokenizeResponse:
         """Token ids of a prompt or a conversation, images as the tokens that they take."""
         service.model_name(body.model)
@@ -77,7 +77,7 @@ def tokenization_router(service: Service) -> APIRouter:
             count=len(token_ids), max_model_len=service.config.max_model_len, tokens=token_ids, token_strs=texts
         )
 
-    @router.post("/detokenize", responses=documented(400, 404, 500))
+    @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> DetokenizeResponse:
         """The text of tokens."""
         service.model_name(body.model)

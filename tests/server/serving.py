@@ -1,11 +1,13 @@
 """A real server in a thread: uvicorn on a free port, the bundled model behind it, and a way to look at the engine."""
 
 import asyncio
+import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import uvicorn
@@ -13,10 +15,9 @@ import uvicorn
 from hybrid.async_engine import AsyncEngine
 from hybrid.engine import Engine
 from hybrid.engine_args import EngineArgs
-from hybrid.engine_setup import default_sampling_params, set_up
+from hybrid.engine_setup import set_up
 from hybrid.scheduler.stats import SchedulerStats
-from hybrid.server.app import build_app
-from hybrid.server.service import ServerConfig
+from hybrid.server.app import ServerOptions, build_server
 
 T = TypeVar("T")
 
@@ -53,6 +54,21 @@ class Running:
     def stats(self) -> SchedulerStats:
         return self.ask(lambda engine: engine.scheduler.stats())
 
+    def post_and_leave_open(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> socket.socket:
+        """A connection that has sent a request; nobody reads the answer."""
+        content = json.dumps(body).encode()
+        fields = {
+            "Host": "here",
+            "Content-Type": "application/json",
+            "Content-Length": str(len(content)),
+            **(headers or {}),
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        url = urlsplit(self.url)
+        connection = socket.create_connection((url.hostname, url.port), PATIENCE)
+        connection.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + content)
+        return connection
+
     def wait_for(self, condition: Callable[[SchedulerStats], bool]) -> None:
         """Until the engine is so, asked between its steps; fails after PATIENCE."""
 
@@ -64,26 +80,19 @@ class Running:
 
 
 @contextmanager
-def serving(args: EngineArgs | None = None) -> Iterator[Running]:
+def serving(args: EngineArgs | None = None, options: ServerOptions | None = None) -> Iterator[Running]:
     """Until the context ends. Without arguments: the model "tiny"."""
     args = args if args is not None else EngineArgs(model="tiny", max_num_seqs=16, memory="64MiB", num_threads=1)
-    setup = set_up(args)
-    config = ServerConfig(
-        model_names=("tiny", "also-tiny"),
-        root="tiny",
-        max_model_len=setup.sizes.max_model_len,
-        vocab_size=setup.processor.vocab_size,
-        defaults=default_sampling_params(setup.generation_defaults, None),
-    )
-    engine = AsyncEngine(setup.engine, setup.processor)
+    options = options if options is not None else ServerOptions(served_model_name=("tiny", "also-tiny"))
+    built = build_server(set_up(args), args, options)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = _Server(uvicorn.Config(build_app(engine, config), log_level="warning"))
+        server = _Server(uvicorn.Config(built.app, log_level="warning"))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
             assert server.listening.wait(PATIENCE)
-            running = Running(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, server.loop)
+            running = Running(f"http://127.0.0.1:{listener.getsockname()[1]}", built.engine, server.loop)
             with running.http:
                 yield running
         finally:
