@@ -1,5 +1,4 @@
-"""LoRA adapters: which are loaded, under which generation. Reading PEFT checkpoints and batching their weights come
-here.
+"""LoRA adapters: PEFT checkpoints read and checked, which are loaded under which generation, their weights on the host.
 
 This folder imports `hybrid.pools.specs` and nothing else of ours.
 """

@@ -1,4 +1,7 @@
-"""AdapterRegistry: names of loaded adapters and the generation behind each. Knows no weights and no pool."""
+"""AdapterRegistry: names of loaded adapters and the generation behind each. Knows no weights and no pool.
+
+It is bookkeeping without a lock; `AdapterStore` is what several threads share.
+"""
 
 from dataclasses import dataclass
 
@@ -44,3 +47,7 @@ class AdapterRegistry:
         if name not in self._loaded:
             raise ValueError(f"adapter {name!r} is not loaded; loaded are {sorted(self._loaded)}")
         return self._loaded[name]
+
+    def names(self) -> tuple[str, ...]:
+        """In the order in which they were loaded."""
+        return tuple(self._loaded)

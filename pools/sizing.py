@@ -6,10 +6,8 @@ Start-up checks, refusal of what can never fit, admission and the planner call t
 from dataclasses import dataclass, replace
 
 from .ledger import Shortage
-from .specs import ModelSpec
+from .specs import LORA_RANK_UNIT, ModelSpec
 from .window import unsplit_window, window_quota
-
-LORA_RANK_UNIT = 8  # columns per rank unit: a rank-8 adapter costs an eighth of a rank-64 one
 
 
 @dataclass(frozen=True, slots=True)

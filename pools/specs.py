@@ -9,6 +9,8 @@ from math import prod
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
 
+LORA_RANK_UNIT = 8  # columns per rank unit: a rank-8 adapter costs an eighth of a rank-64 one
+
 
 def dtype_bytes(dtype: str) -> int:
     """Bytes of one element of `dtype`, spelled as torch spells it. Raises ValueError for a dtype not listed."""

@@ -95,6 +95,11 @@ class Decoder:
                     shapes |= part.tensors()
         return shapes
 
+    def plain_parts(self) -> Iterator[Plain]:
+        """Every part, without the norms around it."""
+        for part in (part for layer in self.layers for part in layer.parts()):
+            yield part.part if isinstance(part, Normed) else part
+
     def layer_specs(self, dtypes: CacheDtypes) -> tuple[tuple[LayerSpec, ...], ...]:
         """What each layer keeps per request, in the order in which its parts come."""
         return tuple(tuple(spec for part in layer.parts() for spec in part.specs(dtypes)) for layer in self.layers)

@@ -91,6 +91,35 @@ class MoE:
         """Of what an expert reads and gives."""
         return self.hidden_size if self.latent is None else self.latent.size
 
+    @property
+    def stacked_names(self) -> tuple[str, str]:
+        """Into the experts (gate and up), out of them."""
+        fused, down = (f"{self.experts}.{name}" for name in self.stacked)
+        return fused, down
+
+    @property
+    def listed(self) -> set[str]:
+        """Tensors of the experts where they lie one by one; routed experts are adapted stacked."""
+        ids = range(self.num_experts) if self.layout == "list" else ()
+        return {f"{self.experts}.{i}.{projection}.weight" for i in ids for projection in self.projections}
+
+    @property
+    def lora_names(self) -> tuple[str, str]:
+        """What an adapter calls the stacked experts: into them, out of them."""
+        fused, down = (name.removesuffix(".weight") for name in self.stacked_names)
+        if self.layout == "list" and not self.gated:
+            fused = f"{self.experts}.{self.projections[1]}"
+        return fused, down
+
+    def lora_targets(self) -> Shapes:
+        """Routed experts as [E, out, in], gate and up in the order in which the layout stacks them."""
+        fused, down = self.lora_names
+        inner = self.intermediate_size * (2 if self.gated else 1)
+        return {
+            fused: (self.num_experts, inner, self.width),
+            down: (self.num_experts, self.width, self.intermediate_size),
+        }
+
     def tensors(self) -> Shapes:
         hidden, inner, count = self.width, self.intermediate_size, self.num_experts
         shapes = self.router.tensors(count, self.hidden_size)
@@ -105,7 +134,7 @@ class MoE:
                     shapes |= linear(f"{at}.{gate}", inner, hidden)
                 shapes |= linear(f"{at}.{up}", inner, hidden) | linear(f"{at}.{down}", hidden, inner)
         else:
-            fused, down = (f"{self.experts}.{name}" for name in self.stacked)
+            fused, down = self.stacked_names
             wide = 2 * inner if self.gated else inner
             if self.layout == "stacked":
                 shapes |= {fused: (count, wide, hidden), down: (count, hidden, inner)}

@@ -1,8 +1,10 @@
 """Model: a whole checkpoint as a blueprint: the decoder, what sees images, and what serving needs to know of both."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from math import prod
 
-from hybrid.pools.specs import EncoderSpec, ModelSpec, dtype_bytes
+from hybrid.pools.specs import LORA_RANK_UNIT, EncoderSpec, ModelSpec, dtype_bytes
 
 from ..native_config import NativeVisionConfig
 from .decoder import Decoder, Part
@@ -31,6 +33,37 @@ class Model:
         """Name -> shape of everything that the checkpoint must hold."""
         return self.decoder.tensors() | (self.vision_tensors or {})
 
+    def lora_targets(self) -> Shapes:
+        """Canonical module name -> [out, in] of everything that a LoRA adapter may change.
+
+        Names are those of `tensors` without `.weight`: every projection, and tables as (hidden, vocab). Routed experts
+        are (E, out, in) under the names of their stacked tensors, whatever the file's layout. A head that is tied is a
+        target by itself: a change of the embedding does not change it, as in PEFT.
+        """
+        decoder = self.decoder
+        tables = {decoder.embedding} | ({decoder.per_layer.table} if decoder.per_layer is not None else set())
+        experts = [part for part in decoder.plain_parts() if isinstance(part, MoE)]
+        listed = {name for part in experts for name in part.listed}
+        shapes = {name: shape for name, shape in decoder.tensors().items() if name not in listed}
+        if decoder.head is None and decoder.tied_head is not None:
+            shapes[decoder.tied_head] = (decoder.vocab_size, decoder.hidden_size)
+        targets = {
+            name.removesuffix(".weight"): shape[::-1] if name in tables else shape
+            for name, shape in shapes.items()
+            if name.endswith(".weight") and len(shape) == 2
+        }
+        for part in experts:
+            targets |= part.lora_targets()
+        return targets
+
+    def lora_bytes_per_unit(self, dtype: str, modules: Collection[str] | None = None) -> int:
+        """Device bytes of one rank unit, 8 rows of A and columns of B for every target that is among `modules`.
+
+        modules: last parts of names, as in PEFT's `target_modules`; None: all targets.
+        """
+        shapes = [shape for name, shape in self.lora_targets().items() if is_target(name, modules)]
+        return dtype_bytes(dtype) * LORA_RANK_UNIT * sum(prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
+
     def as_stored(self, shapes: Shapes) -> "Model":
         """The same model for a checkpoint that holds `shapes`, where a part may be stored in several ways."""
 
@@ -55,3 +88,8 @@ class Model:
             if self.vision is None
             else EncoderSpec(self.decoder.hidden_size, self.vision.num_image_tokens, dtype),
         )
+
+
+def is_target(name: str, modules: Collection[str] | None) -> bool:
+    """Whether a restriction to `modules`, last parts of names, leaves the target; None restricts nothing."""
+    return modules is None or any(name == module or name.endswith(f".{module}") for module in modules)

@@ -1,0 +1,215 @@
+"""AdapterStore: the adapters of one model on the host: names, generations, and weights that threads read from disk.
+
+Knows neither requests nor device memory: who needs a generation holds it, and releases it. Safe for several threads.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from threading import Condition
+
+from .checkpoint import AdapterCheckpoint, open_adapter
+from .naming import ModuleNames, Shape
+from .registry import Adapter, AdapterRegistry
+from .weights import AdapterWeights
+
+logger = logging.getLogger(__name__)
+
+READERS = 2  # threads that read files
+
+
+class AdapterState(Enum):
+    """Of a generation's weights on the host."""
+
+    READY = "ready"
+    PENDING = "pending"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterStatus:
+    """`error`: one sentence for FAILED."""
+
+    state: AdapterState
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _Generation:
+    """Mutable, under the store's lock. `holds`: how many need it; without any, and without its name, it goes."""
+
+    adapter: Adapter
+    checkpoint: AdapterCheckpoint
+    named: bool = True
+    holds: int = 0
+    reading: bool = False
+    weights: AdapterWeights | None = None
+    error: str = ""
+
+
+class AdapterStore:
+    """Loaded adapters by name. A generation (`lora_id`) stands for the same values for ever and is never given twice.
+
+    Weights stay while somebody holds their generation. Of those that nobody holds, the `max_cpu_loras` used last stay
+    too (None: all of them); others are read again, in the background, when they are held next.
+    """
+
+    def __init__(
+        self, targets: Mapping[str, Shape], *, max_lora_rank: int = 64, max_cpu_loras: int | None = None
+    ) -> None:
+        """targets: what adapters may change, name -> shape, as `Model.lora_targets` has it."""
+        self.max_lora_rank = max_lora_rank
+        self._names = ModuleNames(targets)
+        self._max_idle = max_cpu_loras
+        self._registry = AdapterRegistry()
+        self._generations: OrderedDict[int, _Generation] = OrderedDict()  # least recently used first
+        self._changed = Condition()
+        self._readers = ThreadPoolExecutor(READERS, "adapter")
+
+    # --- names ---------------------------------------------------------------------------------------------------
+
+    def load(self, name: str, path: str | Path) -> Adapter:
+        """Mutates: `name` stands for a new generation, whose weights are being read from now on.
+
+        The folder's configuration and its tensors' names and shapes are checked at once: ValueError, and nothing
+        changes. Requests of an older generation keep theirs.
+        """
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"an adapter needs a name, got {name!r}")
+        try:
+            checkpoint = open_adapter(Path(path).expanduser(), self._names, self.max_lora_rank)
+        except ValueError as error:
+            raise ValueError(f"adapter {name!r}: {error}") from None
+        with self._changed:
+            if name in self._registry.names():
+                self._forget_name(name)
+            adapter = self._registry.load(name, checkpoint.rank)
+            generation = self._generations[adapter.lora_id] = _Generation(adapter, checkpoint)
+            self._read(generation)
+        return adapter
+
+    def unload(self, name: str) -> Adapter:
+        """Mutates: `name` stands for nothing. Whoever holds the generation keeps it. ValueError: it is not loaded."""
+        with self._changed:
+            return self._forget_name(name)
+
+    def get(self, name: str) -> Adapter:
+        """The generation that `name` stands for. Raises ValueError if it is not loaded."""
+        with self._changed:
+            return self._registry.get(name)
+
+    def names(self) -> tuple[str, ...]:
+        """Of loaded adapters, in the order in which they were loaded."""
+        with self._changed:
+            return self._registry.names()
+
+    def path(self, name: str) -> Path:
+        """The folder of the adapter that `name` stands for. Raises ValueError if it is not loaded."""
+        with self._changed:
+            return self._generations[self._registry.get(name).lora_id].checkpoint.folder
+
+    # --- weights -------------------------------------------------------------------------------------------------
+
+    def hold(self, lora_id: int) -> None:
+        """Mutates: the generation is needed until `release`; weights that are not there are read, also after a failure.
+
+        Raises ValueError for a generation that no name stands for any more: nobody new may use it.
+        """
+        with self._changed:
+            generation = self._find(lora_id)
+            if not generation.named:
+                raise ValueError(f"adapter {generation.adapter.name!r} was unloaded")
+            generation.holds += 1
+            if generation.weights is None:
+                self._read(generation)
+
+    def release(self, lora_id: int) -> None:
+        """Mutates: once for every `hold`."""
+        with self._changed:
+            generation = self._find(lora_id)
+            assert generation.holds > 0, f"adapter {lora_id} is released more often than held"
+            generation.holds -= 1
+            self._generations.move_to_end(lora_id)
+            self._tidy()
+
+    def status(self, lora_id: int) -> AdapterStatus:
+        """Cheap, and does not block. Raises ValueError for a generation that is gone."""
+        with self._changed:
+            return self._status(self._find(lora_id))
+
+    def wait(self, lora_id: int) -> None:
+        """Blocks until the weights are there. Raises ValueError when they cannot be read, or the generation is gone."""
+        with self._changed:
+            while (status := self._status(self._find(lora_id))).state is AdapterState.PENDING:
+                self._changed.wait()
+        if status.state is AdapterState.FAILED:
+            raise ValueError(status.error)
+
+    def weights(self, lora_id: int) -> AdapterWeights:
+        """Of a generation that is ready; others are a ValueError."""
+        with self._changed:
+            weights = self._find(lora_id).weights
+        if weights is None:
+            raise ValueError(f"the weights of adapter {lora_id} are not there")
+        return weights
+
+    # --- under the lock ------------------------------------------------------------------------------------------
+
+    def _find(self, lora_id: int) -> _Generation:
+        if lora_id not in self._generations:
+            raise ValueError(f"adapter {lora_id} is not loaded")
+        return self._generations[lora_id]
+
+    def _forget_name(self, name: str) -> Adapter:
+        adapter = self._registry.unload(name)
+        self._generations[adapter.lora_id].named = False
+        self._tidy()
+        return adapter
+
+    def _status(self, generation: _Generation) -> AdapterStatus:
+        if generation.weights is not None:
+            return AdapterStatus(AdapterState.READY)
+        if generation.error:
+            return AdapterStatus(AdapterState.FAILED, generation.error)
+        return AdapterStatus(AdapterState.PENDING)
+
+    def _read(self, generation: _Generation) -> None:
+        """Mutates: a reader takes it up, if none has."""
+        generation.error = ""
+        if not generation.reading:
+            generation.reading = True
+            self._readers.submit(self._fill, generation)
+
+    def _tidy(self) -> None:
+        """Mutates: what nobody needs goes."""
+        for lora_id, generation in list(self._generations.items()):
+            if not generation.named and not generation.holds:
+                del self._generations[lora_id]
+        idle = [entry for entry in self._generations.values() if entry.weights is not None and not entry.holds]
+        if self._max_idle is not None:
+            for generation in idle[: max(0, len(idle) - self._max_idle)]:
+                generation.weights = None
+        self._changed.notify_all()
+
+    # --- in a reader's thread ------------------------------------------------------------------------------------
+
+    def _fill(self, generation: _Generation) -> None:
+        """Mutates: its weights, or why there are none. Whatever goes wrong is this generation's alone."""
+        weights, error = None, ""
+        with self._changed:
+            wanted = generation.named or generation.holds
+        try:
+            weights = generation.checkpoint.read() if wanted else None
+        except Exception as problem:
+            error = f"adapter {generation.adapter.name!r}: {problem or type(problem).__name__}"
+            logger.warning("%s", error, exc_info=not isinstance(problem, ValueError))
+        with self._changed:
+            generation.reading = False
+            generation.weights, generation.error = weights, error
+            if generation.adapter.lora_id in self._generations:
+                self._generations.move_to_end(generation.adapter.lora_id)
+            self._tidy()
