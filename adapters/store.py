@@ -205,7 +205,7 @@ class AdapterStore:
         try:
             weights = generation.checkpoint.read() if wanted else None
         except Exception as problem:
-            error = f"adapter {generation.adapter.name!r}: {problem or type(problem).__name__}"
+            error = f"adapter {generation.adapter.name!r}: {str(problem) or type(problem).__name__}"
             logger.warning("%s", error, exc_info=not isinstance(problem, ValueError))
         with self._changed:
             generation.reading = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .llm import LLM
+    from .lora_request import LoRARequest
     from .outputs import CompletionOutput, Logprob, RequestOutput
     from .sampling_params import SamplingParams
     from .structured_outputs import StructuredOutputsParams
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LLM",
     "CompletionOutput",
+    "LoRARequest",
     "Logprob",
     "RequestOutput",
     "SamplingParams",
@@ -28,6 +30,7 @@ __all__ = [
 _MODULE_OF = {
     "LLM": ".llm",
     "CompletionOutput": ".outputs",
+    "LoRARequest": ".lora_request",
     "Logprob": ".outputs",
     "RequestOutput": ".outputs",
     "SamplingParams": ".sampling_params",

@@ -15,6 +15,7 @@ from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import ParamSpec, Protocol, TypeVar
 
+from hybrid.adapters.registry import Adapter
 from hybrid.frontend.collector import Collector
 from hybrid.frontend.generation import Update
 from hybrid.frontend.processor import Processor
@@ -55,6 +56,7 @@ class Submission:
     prompt: Prompt
     params: SamplingParams
     priority: int = 0
+    adapter: Adapter | None = None
 
 
 class RequestStream:
@@ -234,6 +236,7 @@ class AsyncEngine:
             [one.prompt for one in submissions],
             [one.params for one in submissions],
             [one.priority for one in submissions],
+            [one.adapter for one in submissions],
             [one.request_id for one in submissions],
         )
         stream = RequestStream(collectors)

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from itertools import count
 
+from hybrid.adapters.registry import Adapter
 from hybrid.frontend.collector import Collector
 from hybrid.frontend.generation import Update
 from hybrid.frontend.processor import Processor
@@ -39,19 +40,22 @@ class Driver:
         prompts: Sequence[Prompt],
         params: Sequence[SamplingParams],
         priorities: Sequence[int],
+        adapters: Sequence[Adapter | None] | None = None,
         names: Sequence[str] | None = None,
     ) -> list[Collector]:
         """Mutates: all of them wait, or none. Raises ValueError, naming the prompt's index where there are several.
 
-        names: of the requests, none of which may be under way; None: they are numbered.
+        adapters: one each; None: the base model. names: of the requests, none of which may be under way; None: they
+        are numbered.
         """
         submitted: list[Collector] = []
         try:
             for index, (prompt, chosen, priority) in enumerate(zip(prompts, params, priorities, strict=True)):
+                adapter = adapters[index] if adapters is not None else None
                 try:
                     name = names[index] if names is not None else None
                     with DeferredInterrupts():  # at whose end the request is listed, and so taken back
-                        submitted.append(self._submit_one(prompt, chosen, priority, name))
+                        submitted.append(self._submit_one(prompt, chosen, priority, adapter, name))
                 except ValueError as error:
                     raise ValueError(f"prompt {index}: {error}" if len(prompts) > 1 else str(error)) from None
         except BaseException:
@@ -59,7 +63,9 @@ class Driver:
             raise
         return submitted
 
-    def _submit_one(self, prompt: Prompt, params: SamplingParams, priority: int, name: str | None) -> Collector:
+    def _submit_one(
+        self, prompt: Prompt, params: SamplingParams, priority: int, adapter: Adapter | None, name: str | None
+    ) -> Collector:
         max_tokens = self._processor.max_tokens(prompt, params)
         number = next(self._numbers)
         seed = params.seed if params.seed is not None else _derive_seed(self._seed, number)
@@ -69,7 +75,13 @@ class Driver:
         try:
             for sequence_id, sequence_seed in zip(names, _sequence_seeds(seed, params.n), strict=True):
                 self._engine.add_request(
-                    sequence_id, prompt, params, max_tokens=max_tokens, seed=sequence_seed, priority=priority
+                    sequence_id,
+                    prompt,
+                    params,
+                    max_tokens=max_tokens,
+                    seed=sequence_seed,
+                    priority=priority,
+                    adapter=adapter,
                 )
                 self._collectors[sequence_id] = collector
         except BaseException:

@@ -20,9 +20,11 @@ from hybrid.scheduler.plan import StepPlan
 from hybrid.scheduler.request import Gate, NewRequest
 from hybrid.scheduler.scheduler import Scheduler
 
+from .lora import adapter_gate
 from .sampling_params import SamplingParams
 
-if TYPE_CHECKING:  # the runner brings torch
+if TYPE_CHECKING:  # these bring torch
+    from hybrid.adapters.store import AdapterStore
     from hybrid.runner.model_runner import RunnerOutput
 
 logger = logging.getLogger(__name__)
@@ -62,8 +64,10 @@ class Engine:
         eos_token_ids: Sequence[int] = (),
         max_plans_in_flight: int = 1,
         enable_prefix_caching: bool = True,
+        adapters: AdapterStore | None = None,
     ) -> None:
         self.scheduler = scheduler
+        self.adapters = adapters
         self._runner = runner
         self._tokenizer = tokenizer
         self._eos_token_ids = tuple(eos_token_ids)
@@ -71,6 +75,7 @@ class Engine:
         self._enable_prefix_caching = enable_prefix_caching
         self._in_flight: deque[tuple[int, RunnerOutput]] = deque()  # by step id, oldest first
         self._generations: dict[str, Generation] = {}
+        self._held: dict[str, int] = {}  # by request id, the adapter that it holds
         self._unreported: list[Update] = []  # of a step that was interrupted
 
     @property
@@ -100,11 +105,14 @@ class Engine:
         """Mutates: the request waits. Raises ValueError, and changes nothing, when it can never run.
 
         max_tokens: `params.max_tokens` made definite, at most what the context holds. seed: of this request's draws.
+        adapter: of `adapters`, held until the request ends; the request waits until its weights are there.
         """
         if request_id in self._generations:
             raise ValueError(f"request {request_id!r} exists already")
         if params.stop_strings and self._tokenizer is None:
             raise ValueError(f"stop strings need a tokenizer, which skip_tokenizer_init left out: {params.stop!r}")
+        if adapter is not None and self.adapters is not None:
+            gates = (*gates, adapter_gate(self.adapters, adapter))
         eos = () if params.ignore_eos else self._eos_token_ids
         new = NewRequest(
             request_id=request_id,
@@ -122,13 +130,30 @@ class Engine:
             needs_grammar=needs_grammar,
             enable_prefix_caching=self._enable_prefix_caching,
         )
-        self._runner.add_request(request_id, params, prompt.pixels, self._eos_token_ids, seed)
+        self._hold(request_id, adapter)
         try:
-            self.scheduler.add(new)
+            self._runner.add_request(request_id, params, prompt.pixels, self._eos_token_ids, seed)
+            try:
+                self.scheduler.add(new)
+            except BaseException:
+                self._runner.remove_request(request_id)
+                raise
         except BaseException:
-            self._runner.remove_request(request_id)
+            self._release(request_id)
             raise
         self._generations[request_id] = Generation(request_id, params, prompt.token_ids, self._tokenizer)
+
+    def _hold(self, request_id: str, adapter: Adapter | None) -> None:
+        """Mutates the store. Raises ValueError for an adapter that was unloaded."""
+        if adapter is not None and self.adapters is not None:
+            self.adapters.hold(adapter.lora_id)
+            self._held[request_id] = adapter.lora_id
+
+    def _release(self, request_id: str) -> None:
+        """Mutates the store: the request no longer needs its adapter, if it had one."""
+        lora_id = self._held.pop(request_id, None)
+        if lora_id is not None and self.adapters is not None:
+            self.adapters.release(lora_id)
 
     def abort(self, request_id: str) -> bool:
         """Mutates: ends a request; its last update ("abort") comes with the next step. False: no such request runs."""
@@ -218,6 +243,7 @@ class Engine:
         for ended in finished:
             generation = self._generations.pop(ended.request_id)
             self._runner.remove_request(ended.request_id)
+            self._release(ended.request_id)
             # As in vLLM, the model's own end of text is no stop reason.
             stop_reason = ended.stop_token_id if ended.stop_token_id not in self._eos_token_ids else None
             self._unreported.append(generation.end(ended.num_cached_tokens, ended.reason, stop_reason, ended.error))

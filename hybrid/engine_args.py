@@ -3,11 +3,12 @@
 Knows no model and imports no torch: `engine_setup` builds from it, and so may a planner.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from hybrid.pools.sizing import lora_units
 from hybrid.scheduler.config import SchedulerConfig, SchedulingPolicy
 
 from .memory_size import parse_memory
@@ -36,6 +37,13 @@ class EngineArgs:
     num_threads: CPU threads of torch, for the whole process; None leaves them as they are.
     seed: of requests that bring none.
     num_full_blocks, num_window_blocks, num_state_slots, encoder_tokens: pool sizes that replace the computed ones.
+    enable_lora: requests may use LoRA adapters; also on when there are lora_modules.
+    lora_modules: adapters that are loaded at the start, name -> PEFT folder.
+    max_loras: most adapters of rank max_lora_rank that are on the device at once; of smaller ones more fit.
+    max_lora_rank: adapters of a higher rank are refused.
+    lora_units: of the LoRA pool, 8 ranks each, instead of those that follow from max_loras and max_lora_rank.
+    max_cpu_loras: most adapters that no request uses whose weights stay in host memory; None: all.
+    lora_target_modules: ends of the names of modules that adapters may change; None: all that can be.
     scheduler: further fields of SchedulerConfig, by name.
     """
 
@@ -57,6 +65,13 @@ class EngineArgs:
     num_window_blocks: int | None = None
     num_state_slots: int | None = None
     encoder_tokens: int | None = None
+    enable_lora: bool = False
+    lora_modules: Mapping[str, str | Path] = field(default_factory=dict)
+    max_loras: int = 4
+    max_lora_rank: int = 64
+    lora_units: int | None = None
+    max_cpu_loras: int | None = None
+    lora_target_modules: Sequence[str] | None = None
     scheduler: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,13 +89,17 @@ class EngineArgs:
             ("num_window_blocks", 0),
             ("num_state_slots", 0),
             ("encoder_tokens", 0),
+            ("max_loras", 1),
+            ("max_lora_rank", 1),
+            ("lora_units", 1),
+            ("max_cpu_loras", 0),
         ):
             value = getattr(self, name)
-            if value is None and name not in ("max_num_batched_tokens", "block_size"):
+            if value is None and name not in ("max_num_batched_tokens", "block_size", "max_loras", "max_lora_rank"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
                 raise ValueError(f"{name} must be an integer of at least {lowest}, got {value!r}")
-        for name in ("skip_tokenizer_init", "enable_prefix_caching"):
+        for name in ("skip_tokenizer_init", "enable_prefix_caching", "enable_lora"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
@@ -89,6 +108,7 @@ class EngineArgs:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.memory is not None:
             parse_memory(self.memory)
+        self._check_lora()
         if self.num_seqs > self.max_num_batched_tokens:
             raise ValueError(
                 f"max_num_seqs {self.max_num_seqs} is more than max_num_batched_tokens {self.max_num_batched_tokens}: "
@@ -100,6 +120,27 @@ class EngineArgs:
             own = [entry.name for entry in fields(self) if entry.name != "scheduler"]
             raise ValueError(f"unknown argument {', '.join(unknown)}; there are {', '.join(sorted(own + known))}")
         self.scheduler_config(max_image_tokens=0)
+
+    def _check_lora(self) -> None:
+        modules, targets = self.lora_modules, self.lora_target_modules
+        if not isinstance(modules, Mapping) or not all(
+            isinstance(name, str) and name and isinstance(path, str | Path) for name, path in modules.items()
+        ):
+            raise ValueError(f"lora_modules must map names to folders, got {modules!r}")
+        if targets is not None and (
+            isinstance(targets, str) or not targets or not all(isinstance(target, str) for target in targets)
+        ):
+            raise ValueError(f"lora_target_modules must be a list of names, got {targets!r}")
+        if self.lora_units is not None and self.lora_units < lora_units(self.max_lora_rank):
+            raise ValueError(
+                f"lora_units {self.lora_units} do not hold one adapter of max_lora_rank {self.max_lora_rank}, "
+                f"which needs {lora_units(self.max_lora_rank)}"
+            )
+
+    @property
+    def uses_lora(self) -> bool:
+        """Whether requests may use adapters."""
+        return self.enable_lora or bool(self.lora_modules)
 
     @property
     def num_seqs(self) -> int:

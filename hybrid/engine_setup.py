@@ -24,6 +24,7 @@ from hybrid.scheduler.scheduler import Scheduler
 from .checkpoints import find_checkpoint, recommended_sampling
 from .engine import Engine
 from .engine_args import EngineArgs
+from .lora import build_store, lora_targets, num_lora_units
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
 from .sampling_params import SamplingParams
 
@@ -52,6 +53,8 @@ def set_up(args: EngineArgs) -> Setup:
     generation_defaults = _generation_defaults(checkpoint)
     loaded = load(checkpoint, None if args.dtype == "auto" else getattr(torch, args.dtype), device)
     model, spec = loaded.model, loaded.decoder.spec
+    targets = lora_targets(model.lora_targets(), args.lora_target_modules) if args.uses_lora else {}
+    adapters = build_store(args, targets) if args.uses_lora else None
     scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
     sizes = pool_sizes(args, scheduler_config, spec, loaded.decoder.max_positions, _memory(args, device), _room(device))
     scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
@@ -63,6 +66,7 @@ def set_up(args: EngineArgs) -> Setup:
         eos_token_ids,
         scheduler_config.max_plans_in_flight,
         args.enable_prefix_caching,
+        adapters,
     )
     if args.num_threads is not None:
         torch.set_num_threads(args.num_threads)
@@ -123,6 +127,7 @@ def pool_sizes(
             max_plans_in_flight=config.max_plans_in_flight,
             num_draft_tokens=config.num_draft_tokens,
             encoder_tokens=args.encoder_tokens,
+            lora_units=num_lora_units(args),
         )
 
     overrides = {

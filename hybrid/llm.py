@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from hybrid.adapters.registry import Adapter
+from hybrid.adapters.store import AdapterStore
 from hybrid.frontend.messages import read_conversation
 from hybrid.frontend.prompt import Prompt
 from hybrid.frontend.tokenizer import Tokenizer
@@ -20,12 +22,14 @@ from hybrid.scheduler.stats import SchedulerStats
 from .driver import Driver
 from .engine_args import DEFAULT_MAX_NUM_BATCHED_TOKENS, EngineArgs
 from .engine_setup import default_sampling_params, set_up
+from .lora_request import LoRARequest, one_each
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 
 PROGRESS_AFTER_SECONDS = 1.0  # shorter work shows no bar
 
 Params = SamplingParams | Sequence[SamplingParams] | None
+LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
 
 
 class LLM:
@@ -56,6 +60,13 @@ class LLM:
         num_window_blocks: int | None = None,
         num_state_slots: int | None = None,
         encoder_tokens: int | None = None,
+        enable_lora: bool = False,
+        lora_modules: Mapping[str, str | Path] | None = None,
+        max_loras: int = 4,
+        max_lora_rank: int = 64,
+        lora_units: int | None = None,
+        max_cpu_loras: int | None = None,
+        lora_target_modules: Sequence[str] | None = None,
         **scheduler: Any,
     ) -> None:
         """See EngineArgs for the arguments; `scheduler` are fields of SchedulerConfig.
@@ -81,6 +92,13 @@ class LLM:
             num_window_blocks=num_window_blocks,
             num_state_slots=num_state_slots,
             encoder_tokens=encoder_tokens,
+            enable_lora=enable_lora,
+            lora_modules=lora_modules if lora_modules is not None else {},
+            max_loras=max_loras,
+            max_lora_rank=max_lora_rank,
+            lora_units=lora_units,
+            max_cpu_loras=max_cpu_loras,
+            lora_target_modules=lora_target_modules,
             scheduler=scheduler,
         )
         setup = set_up(args)
@@ -100,17 +118,20 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """One output per prompt, in order.
 
         prompts: one or a list of: text; token ids; {"prompt" or "prompt_token_ids", "multi_modal_data": {"image": ...},
         "cache_salt": ...}. sampling_params: for all, or one each; None: `get_default_sampling_params`.
         priority: one each, lower runs earlier (with scheduling_policy "priority").
+        lora_request: the adapter for all, or one each, None for the base model; `enable_lora` must be on.
         """
         listed = [prompts] if _is_one_prompt(prompts) else list(prompts)
         params = _params(sampling_params, len(listed), self.get_default_sampling_params())
         processed = _each(self._processor.process, listed, "prompt")
-        return self._run(processed, params, _priorities(priority, len(listed)), use_tqdm)
+        adapters = self._adapters(one_each(lora_request, len(listed)))
+        return self._run(processed, params, _priorities(priority, len(listed)), adapters, use_tqdm)
 
     def chat(
         self,
@@ -119,6 +140,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """The assistant's answers to one conversation or a list of them; one output per conversation, in order.
 
@@ -129,27 +151,64 @@ class LLM:
         listed = [messages] if _is_one_conversation(messages) else list(messages)
         params = _params(sampling_params, len(listed), self.get_default_sampling_params(max_tokens=None))
         processed = _each(self._chat_prompt, listed, "conversation")
-        return self._run(processed, params, _priorities(priority, len(listed)), use_tqdm)
+        adapters = self._adapters(one_each(lora_request, len(listed)))
+        return self._run(processed, params, _priorities(priority, len(listed)), adapters, use_tqdm)
 
     def stream(
-        self, prompt: Any, sampling_params: SamplingParams | None = None
+        self, prompt: Any, sampling_params: SamplingParams | None = None, *, lora_request: LoRARequest | None = None
     ) -> Generator[RequestOutput, None, None]:
         """Like `generate` for one prompt, yielding the output as far as it has come after every step that adds to it.
 
         The prompt is checked at once. Closing the iterator ends the request.
         """
         [params] = _params(sampling_params, 1, self.get_default_sampling_params())
-        return self._stream(self._processor.process(prompt), params)
+        return self._stream(self._processor.process(prompt), params, self._adapters(one_each(lora_request, 1)))
 
     def stream_chat(
-        self, messages: Any, sampling_params: SamplingParams | None = None
+        self, messages: Any, sampling_params: SamplingParams | None = None, *, lora_request: LoRARequest | None = None
     ) -> Generator[RequestOutput, None, None]:
         """Like `chat` for one conversation, yielding as `stream` does."""
         [params] = _params(sampling_params, 1, self.get_default_sampling_params(max_tokens=None))
-        return self._stream(self._chat_prompt(messages), params)
+        return self._stream(self._chat_prompt(messages), params, self._adapters(one_each(lora_request, 1)))
 
     def _chat_prompt(self, messages: Any) -> Prompt:
         return self._processor.process_chat(read_conversation(messages))
+
+    # --- adapters ------------------------------------------------------------------------------------------------
+
+    def load_lora_adapter(self, lora_name: str, lora_path: str | Path) -> None:
+        """Mutates: `lora_name` stands for the adapter in the PEFT folder `lora_path`, also if it stood for another.
+
+        Raises ValueError for a folder that is not right; the name stands for what it did.
+        """
+        self._store().load(lora_name, lora_path)
+
+    def unload_lora_adapter(self, lora_name: str) -> None:
+        """Mutates: no new request may use it; those that run go on with it. ValueError: it is not loaded."""
+        self._store().unload(lora_name)
+
+    def list_loras(self) -> tuple[str, ...]:
+        """Names of loaded adapters."""
+        return self.engine.adapters.names() if self.engine.adapters is not None else ()
+
+    def _store(self) -> AdapterStore:
+        if self.engine.adapters is None:
+            raise ValueError("adapters need an LLM with enable_lora=True")
+        return self.engine.adapters
+
+    def _adapters(self, requests: Sequence[LoRARequest | None]) -> list[Adapter | None]:
+        """Mutates: adapters that are not loaded yet are. Raises ValueError."""
+        return [None if request is None else self._adapter(request) for request in requests]
+
+    def _adapter(self, request: LoRARequest) -> Adapter:
+        store, name = self._store(), request.lora_name
+        if name not in store.names():
+            if not request.lora_path:
+                return store.get(name)  # which says that it is not loaded
+            return store.load(name, request.lora_path)
+        if request.lora_path and Path(request.lora_path).expanduser() != store.path(name):
+            raise ValueError(f"adapter {name!r} is loaded from {store.path(name)}, not from {request.lora_path}")
+        return store.get(name)
 
     # --- questions and care --------------------------------------------------------------------------------------
 
@@ -174,10 +233,15 @@ class LLM:
     # --- driving the engine --------------------------------------------------------------------------------------
 
     def _run(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], priorities: Sequence[int], use_tqdm: bool
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        priorities: Sequence[int],
+        adapters: Sequence[Adapter | None],
+        use_tqdm: bool,
     ) -> list[RequestOutput]:
         """Mutates: all of them to their end; whatever breaks in ends them."""
-        collectors = self._driver.submit(prompts, params, priorities)
+        collectors = self._driver.submit(prompts, params, priorities, adapters)
         try:
             unfinished = set(collectors)
             started, tokens_before = monotonic(), self._driver.num_tokens
@@ -199,9 +263,11 @@ class LLM:
             self._driver.cancel(collectors)
         return [collector.output() for collector in collectors]
 
-    def _stream(self, prompt: Prompt, params: SamplingParams) -> Generator[RequestOutput, None, None]:
+    def _stream(
+        self, prompt: Prompt, params: SamplingParams, adapters: Sequence[Adapter | None]
+    ) -> Generator[RequestOutput, None, None]:
         """Mutates while it is iterated."""
-        [collector] = self._driver.submit([prompt], [params], [0])
+        [collector] = self._driver.submit([prompt], [params], [0], adapters)
         shown = False  # whether the end was; another call may drive this request to it
         try:
             while not collector.finished:

@@ -16,7 +16,14 @@ from .chat_session import ChatSession
 from .options import (
     Device,
     Dtype,
+    EnableLora,
     Images,
+    Lora,
+    LoraModules,
+    LoraTargetModules,
+    MaxCpuLoras,
+    MaxLoraRank,
+    MaxLoras,
     MaxTokens,
     Memory,
     Model,
@@ -25,6 +32,8 @@ from .options import (
     Threads,
     close_output,
     complain,
+    lora_options,
+    lora_request,
     open_llm,
     read_anything,
     sampling_params,
@@ -47,14 +56,31 @@ def chat(
     device: Device = None,
     threads: Threads = None,
     dtype: Dtype = "auto",
+    enable_lora: EnableLora = False,
+    lora_modules: LoraModules = None,
+    lora: Lora = None,
+    max_loras: MaxLoras = 4,
+    max_lora_rank: MaxLoraRank = 64,
+    max_cpu_loras: MaxCpuLoras = None,
+    lora_target_modules: LoraTargetModules = None,
 ) -> None:
     """Chat with a model, about pictures too.
 
     Without --prompt it reads questions from the terminal, or one per line from a pipe.
     """
     read_anything()
-    llm = open_llm(model, memory=memory, device=device, threads=threads, dtype=dtype, seed=seed, max_num_seqs=8)
-    session = ChatSession(llm, sampling_params(llm, temperature, max_tokens), system or None)
+    loras = lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules)
+    llm = open_llm(
+        model,
+        memory=memory,
+        device=device,
+        threads=threads,
+        dtype=dtype,
+        seed=seed,
+        max_num_seqs=8,
+        lora=loras,
+    )
+    session = ChatSession(llm, sampling_params(llm, temperature, max_tokens), system or None, lora_request(llm, lora))
     try:
         for path in image or []:
             session.attach(path)

@@ -14,6 +14,7 @@ from hybrid.encoders.images import load_image
 
 if TYPE_CHECKING:
     from hybrid.llm import LLM
+    from hybrid.lora_request import LoRARequest
     from hybrid.sampling_params import SamplingParams
     from hybrid.scheduler.stats import SchedulerStats
 
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
 class ChatSession:
     """`messages` are complete turns, after the system message where there is one."""
 
-    def __init__(self, llm: "LLM", params: "SamplingParams", system: str | None = None) -> None:
+    def __init__(
+        self,
+        llm: "LLM",
+        params: "SamplingParams",
+        system: str | None = None,
+        lora_request: "LoRARequest | None" = None,
+    ) -> None:
         self._llm = llm
         self._params = params
+        self._lora_request = lora_request
         self.system = system
         self.messages: list[dict[str, Any]] = []
         self.pictures: list[Image.Image] = []  # go with the next question
@@ -57,7 +65,8 @@ class ChatSession:
         turn = {"role": "user", "content": content}
         system = [{"role": "system", "content": self.system}] if self.system is not None else []
         answer, error = "", None
-        with closing(self._llm.stream_chat([*system, *self.messages, turn], self._params)) as outputs:
+        messages = [*system, *self.messages, turn]
+        with closing(self._llm.stream_chat(messages, self._params, lora_request=self._lora_request)) as outputs:
             for output in outputs:
                 text, error = output.outputs[0].text, output.error
                 if len(text) > len(answer):

@@ -9,7 +9,14 @@ import typer
 from .options import (
     Device,
     Dtype,
+    EnableLora,
     Images,
+    Lora,
+    LoraModules,
+    LoraTargetModules,
+    MaxCpuLoras,
+    MaxLoraRank,
+    MaxLoras,
     MaxTokens,
     Memory,
     Model,
@@ -18,6 +25,8 @@ from .options import (
     Threads,
     close_output,
     complain,
+    lora_options,
+    lora_request,
     open_llm,
     read_anything,
     sampling_params,
@@ -40,6 +49,13 @@ def generate(
     device: Device = None,
     threads: Threads = None,
     dtype: Dtype = "auto",
+    enable_lora: EnableLora = False,
+    lora_modules: LoraModules = None,
+    lora: Lora = None,
+    max_loras: MaxLoras = 4,
+    max_lora_rank: MaxLoraRank = 64,
+    max_cpu_loras: MaxCpuLoras = None,
+    lora_target_modules: LoraTargetModules = None,
 ) -> None:
     """Continue prompts, all in one batch. Pictures go with every prompt, in the order of its placeholders."""
     read_anything()
@@ -48,15 +64,26 @@ def generate(
             complain("there is nothing to continue: pass prompts, or pipe in one per line")
             raise typer.Exit(2)
         prompts = [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
-    llm = open_llm(model, memory=memory, device=device, threads=threads, dtype=dtype, seed=seed, max_num_seqs=64)
+    loras = lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules)
+    llm = open_llm(
+        model,
+        memory=memory,
+        device=device,
+        threads=threads,
+        dtype=dtype,
+        seed=seed,
+        max_num_seqs=64,
+        lora=loras,
+    )
     params = sampling_params(llm, temperature, max_tokens)
+    adapter = lora_request(llm, lora)
     pictures = [str(path) for path in image or []]
     try:
         if chat:
-            outputs = llm.chat([_message(prompt, pictures) for prompt in prompts], params)
+            outputs = llm.chat([_message(prompt, pictures) for prompt in prompts], params, lora_request=adapter)
         else:
             data = {"multi_modal_data": {"image": pictures}} if pictures else {}
-            outputs = llm.generate([{"prompt": prompt, **data} for prompt in prompts], params)
+            outputs = llm.generate([{"prompt": prompt, **data} for prompt in prompts], params, lora_request=adapter)
     except ValueError as error:
         complain(error)
         raise typer.Exit(1) from None

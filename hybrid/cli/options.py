@@ -5,13 +5,14 @@ import sys
 from contextlib import nullcontext
 from io import StringIO, TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
     from hybrid.llm import LLM
+    from hybrid.lora_request import LoRARequest
     from hybrid.sampling_params import SamplingParams
 
 Model = Annotated[str, typer.Option(help="A folder, a GGUF file, tiny, smollm2, or an id of the model hub.")]
@@ -26,6 +27,15 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Temperature = Annotated[float | None, typer.Option(help="0 takes the most likely token. Default: the checkpoint's.")]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of one answer.")]
 Seed = Annotated[int, typer.Option(help="Makes draws repeatable.")]
+EnableLora = Annotated[bool, typer.Option(help="Requests may use LoRA adapters. On with --lora-modules.")]
+LoraModules = Annotated[list[str] | None, typer.Option(help="NAME=PATH of a PEFT folder; may be given several times.")]
+MaxLoras = Annotated[int, typer.Option(help="Most adapters of the highest rank on the device at once.")]
+MaxLoraRank = Annotated[int, typer.Option(help="Adapters of a higher rank are refused.")]
+MaxCpuLoras = Annotated[int | None, typer.Option(help="Most unused adapters kept in host memory. Default: all.")]
+LoraTargetModules = Annotated[
+    list[str] | None, typer.Option(help="Ends of names of modules that adapters may change. Default: all that can be.")
+]
+Lora = Annotated[str | None, typer.Option(help="The adapter that answers. Default: the first of --lora-modules.")]
 Images = Annotated[list[Path] | None, typer.Option("--image", help="A picture; may be given several times.")]
 
 
@@ -63,8 +73,9 @@ def open_llm(
     dtype: str,
     seed: int,
     max_num_seqs: int,
+    lora: dict[str, Any] | None = None,
 ) -> "LLM":
-    """The model, or one sentence on standard error and exit code 2."""
+    """The model, or one sentence on standard error and exit code 2. lora: from `lora_options`."""
     console = Console(stderr=True)
     with console.status(f"loading {model}") if console.is_terminal else nullcontext():
         from hybrid.llm import LLM
@@ -78,11 +89,50 @@ def open_llm(
                 dtype=dtype,
                 seed=seed,
                 max_num_seqs=max_num_seqs,
+                **(lora or {}),
             )
         except ValueError as error:
             message = str(error)
     complain(message)
     raise typer.Exit(2)
+
+
+def lora_options(
+    enable_lora: bool,
+    lora_modules: list[str] | None,
+    max_loras: int,
+    max_lora_rank: int,
+    max_cpu_loras: int | None,
+    lora_target_modules: list[str] | None,
+) -> dict[str, Any]:
+    """Fields of EngineArgs; or one sentence and exit code 2."""
+    modules: dict[str, str] = {}
+    for entry in lora_modules or []:
+        name, separator, path = entry.partition("=")
+        if not name or not separator or not path or name in modules:
+            complain(f"--lora-modules takes NAME=PATH with every name once, got {entry!r}")
+            raise typer.Exit(2)
+        modules[name] = path
+    return {
+        "enable_lora": enable_lora,
+        "lora_modules": modules,
+        "max_loras": max_loras,
+        "max_lora_rank": max_lora_rank,
+        "max_cpu_loras": max_cpu_loras,
+        "lora_target_modules": lora_target_modules or None,
+    }
+
+
+def lora_request(llm: "LLM", name: str | None) -> "LoRARequest | None":
+    """The adapter of this name, or the first there is, or none at all; or one sentence and exit code 2."""
+    from hybrid.lora_request import LoRARequest
+
+    names = llm.list_loras()
+    if name is not None and name not in names:
+        complain(f"--lora {name!r} is none of the adapters of --lora-modules: {', '.join(names) or 'there are none'}")
+        raise typer.Exit(2)
+    chosen = name if name is not None else next(iter(names), None)
+    return None if chosen is None else LoRARequest(chosen)
 
 
 def default_threads(model: str) -> int | None:

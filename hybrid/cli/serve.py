@@ -5,7 +5,22 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, Dtype, Memory, Seed, Threads, complain, default_threads
+from .options import (
+    Device,
+    Dtype,
+    EnableLora,
+    LoraModules,
+    LoraTargetModules,
+    MaxCpuLoras,
+    MaxLoraRank,
+    MaxLoras,
+    Memory,
+    Seed,
+    Threads,
+    complain,
+    default_threads,
+    lora_options,
+)
 
 
 def serve(
@@ -39,6 +54,12 @@ def serve(
     shutdown_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds that running requests have left after SIGTERM or Ctrl-C.")
     ] = 30.0,
+    enable_lora: EnableLora = False,
+    lora_modules: LoraModules = None,
+    max_loras: MaxLoras = 4,
+    max_lora_rank: MaxLoraRank = 64,
+    max_cpu_loras: MaxCpuLoras = None,
+    lora_target_modules: LoraTargetModules = None,
     memory: Memory = None,
     device: Device = None,
     threads: Threads = None,
@@ -76,6 +97,7 @@ def serve(
             seed=seed,
             enable_prefix_caching=enable_prefix_caching,
             scheduling_policy=scheduling_policy,  # type: ignore[arg-type]  # checked by it
+            **lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules),
         )
         options = ServerOptions(
             served_model_name=served_model_name or (),

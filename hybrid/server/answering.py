@@ -28,7 +28,7 @@ class Answering(ABC):
         """Raises ApiError for a model that is not served."""
         self.service = service
         self.request_id = request_id
-        self.model = service.model_name(body.model)
+        self.model, self.adapter = service.model(body.model)
         self.created = int(time.time())
         self.stream = bool(body.stream)
         options = body.stream_options
@@ -70,7 +70,7 @@ class Answering(ABC):
 
     async def _answer(self) -> Response:
         running = await self.start()
-        abort = self.service.engine.abort
+        end = self.service.end
         handed_over = False
         try:
             if not self.stream:
@@ -83,12 +83,12 @@ class Answering(ABC):
             first = await anext(updates)  # before a status is sent: what fails at once is no stream
             for update in first:
                 check_end(update.finish_reason, update.error)
-            response = EventStream(self._events(running, first, updates), lambda: abort(running))
+            response = EventStream(self._events(running, first, updates), lambda: end(running))
             handed_over = True
             return response
         finally:
             if not handed_over:
-                abort(running)
+                end(running)
 
     async def _events(
         self, running: RequestStream, first: list[Update], updates: AsyncIterator[list[Update]]

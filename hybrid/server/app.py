@@ -13,11 +13,13 @@ from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import Setup, default_sampling_params
 from hybrid.scheduler.explain import Explanation
 
+from .adapters import Adapters
 from .care import care_router
 from .chat import chat_router
 from .completions import completions_router
 from .errors import add_handlers, documented
 from .limits import LimitsMiddleware, RequestLimits
+from .lora import lora_router
 from .media import MediaFetcher, MediaPolicy
 from .metrics import Metrics
 from .models import models_router
@@ -76,7 +78,8 @@ def build_server(setup: Setup, args: EngineArgs, options: ServerOptions) -> Serv
         defaults=default_sampling_params(setup.generation_defaults, None),
         max_logprobs=options.max_logprobs,
     )
-    service = Service(engine, config, pictures)
+    store = setup.engine.adapters
+    service = Service(engine, config, pictures, Adapters(store) if store is not None else None)
     effective = EffectiveLimits(
         max_model_len=setup.sizes.max_model_len,
         max_num_seqs=setup.sizes.num_rows,
@@ -95,6 +98,7 @@ def build_server(setup: Setup, args: EngineArgs, options: ServerOptions) -> Serv
         chat_router(service),
         completions_router(service),
         models_router(service),
+        lora_router(service),
         tokenization_router(service),
         care_router(engine),
         observe_router(metrics, effective, explain),

@@ -55,7 +55,9 @@ class ChatAnswering(Answering):
     async def start(self) -> RequestStream:
         conversation = await read_chat(self.service, self._body.messages)
         prompt = await self.service.engine.prepare(chat_prompt, self.service, self._body, conversation)
-        return await self.service.submit(self.request_id, [prompt], self._params, self._body)
+        return await self.service.submit(
+            self.request_id, [prompt], self._params, priority=self._body.priority, adapter=self.adapter
+        )
 
     def whole(self, outputs: Sequence[RequestOutput]) -> ChatCompletion:
         [output] = outputs

@@ -48,7 +48,9 @@ class CompletionAnswering(Answering):
 
     async def start(self) -> RequestStream:
         prompts = await self.service.engine.prepare(self._process)
-        return await self.service.submit(self.request_id, prompts, self._params, self._body)
+        return await self.service.submit(
+            self.request_id, prompts, self._params, priority=self._body.priority, adapter=self.adapter
+        )
 
     def _process(self) -> list[Prompt]:
         """Mutates `_echoes`. May take long. Raises ValueError and ApiError."""

@@ -34,14 +34,16 @@ def models_router(service: Service) -> APIRouter:
     @router.get("/v1/models")
     async def list_models() -> ModelList:
         """The model under all its names, and its adapters."""
-        config = service.config
+        config, adapters = service.config, service.adapters
+        folders = adapters.folders() if adapters is not None else []
+        base = config.model_names[0]
+
+        def card(name: str, root: str, parent: str | None, most: int | None) -> ModelCard:
+            return ModelCard(id=name, created=service.started, root=root, parent=parent, max_model_len=most)
+
         return ModelList(
-            data=[
-                ModelCard(
-                    id=name, created=service.started, root=config.root, parent=None, max_model_len=config.max_model_len
-                )
-                for name in config.model_names
-            ]
+            data=[card(name, config.root, None, config.max_model_len) for name in config.model_names]
+            + [card(name, folder, base, None) for name, folder in folders]
         )
 
     return router

@@ -4,14 +4,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hybrid.adapters.registry import Adapter
 from hybrid.async_engine import AsyncEngine, RequestStream, Submission
 from hybrid.frontend.prompt import Prompt
 from hybrid.frontend.tokenizer import Tokenizer
 from hybrid.sampling_params import SamplingParams
 
+from .adapters import Adapters
 from .errors import ApiError, as_api_error
 from .media import MediaFetcher
-from .protocol import SamplingRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +34,11 @@ class ServerConfig:
 class Service:
     """One per server. Nothing changes after construction but the engine."""
 
-    def __init__(self, engine: AsyncEngine, config: ServerConfig, media: MediaFetcher) -> None:
+    def __init__(
+        self, engine: AsyncEngine, config: ServerConfig, media: MediaFetcher, adapters: Adapters | None
+    ) -> None:
         self.engine = engine
+        self.adapters = adapters
         self.media = media
         self.config = config
         self.started = int(time.time())
@@ -46,26 +50,42 @@ class Service:
             raise ApiError(400, "this server has no tokenizer: pass token ids to /v1/completions")
         return self.engine.processor.tokenizer
 
-    def model_name(self, asked: str | None) -> str:
-        """The name to answer under. Raises ApiError, 404, for a model that is not served."""
+    def model(self, asked: str | None) -> tuple[str, Adapter | None]:
+        """The name to answer under, and the adapter behind it. Raises ApiError, 404, for one that is not there."""
         if asked is None:
-            return self.config.model_names[0]
-        if asked not in self.config.model_names:
+            return self.config.model_names[0], None
+        if asked in self.config.model_names:
+            return asked, None
+        adapter = self.adapters.find(asked) if self.adapters is not None else None
+        if adapter is None:
             raise ApiError(404, f"the model {asked!r} does not exist", param="model", code="model_not_found")
-        return asked
+        return asked, adapter
 
     async def submit(
-        self, request_id: str, prompts: Sequence[Prompt], params: SamplingParams, body: SamplingRequest
+        self,
+        request_id: str,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+        *,
+        priority: int | None = None,
+        adapter: Adapter | None = None,
     ) -> RequestStream:
-        """Mutates the engine. Raises ApiError, 400, and EngineDeadError."""
-        priority = body.priority or 0
+        """Mutates the engine. Whoever gets the stream calls `end` with it. Raises ApiError and EngineDeadError."""
         names = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
+        submissions = [
+            Submission(request_id=name, prompt=prompt, params=params, priority=priority or 0, adapter=adapter)
+            for name, prompt in zip(names, prompts, strict=True)
+        ]
         try:
-            return await self.engine.submit(
-                [
-                    Submission(request_id=name, prompt=prompt, params=params, priority=priority)
-                    for name, prompt in zip(names, prompts, strict=True)
-                ]
-            )
+            stream = await self.engine.submit(submissions)
         except ValueError as error:
             raise as_api_error(error) from None
+        if self.adapters is not None and adapter is not None:
+            self.adapters.begin(stream, adapter)
+        return stream
+
+    def end(self, stream: RequestStream) -> None:
+        """Mutates: nobody reads it any more; what of it still runs ends."""
+        self.engine.abort(stream)
+        if self.adapters is not None:
+            self.adapters.end(stream)

@@ -56,7 +56,7 @@ def tokenization_router(service: Service) -> APIRouter:
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> TokenizeResponse:
         """Token ids of a prompt or a conversation, images as the tokens that they take."""
-        service.model_name(body.model)
+        service.model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "one of prompt and messages is needed")
         tokenizer, processor = service.tokenizer, service.engine.processor
@@ -80,7 +80,7 @@ def tokenization_router(service: Service) -> APIRouter:
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> DetokenizeResponse:
         """The text of tokens."""
-        service.model_name(body.model)
+        service.model(body.model)
         for token_id in body.tokens:
             if not 0 <= token_id < service.config.vocab_size:
                 raise ApiError(

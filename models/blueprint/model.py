@@ -47,7 +47,7 @@ class Model:
         shapes = {name: shape for name, shape in decoder.tensors().items() if name not in listed}
         if decoder.head is None and decoder.tied_head is not None:
             shapes[decoder.tied_head] = (decoder.vocab_size, decoder.hidden_size)
-        targets = {
+        targets: Shapes = {
             name.removesuffix(".weight"): shape[::-1] if name in tables else shape
             for name, shape in shapes.items()
             if name.endswith(".weight") and len(shape) == 2

@@ -9,6 +9,7 @@ from PIL import Image
 
 from hybrid.cli.chat_commands import Leave, run_command
 from hybrid.cli.chat_session import ChatSession
+from hybrid.lora_request import LoRARequest
 from hybrid.outputs import CompletionOutput, RequestOutput
 from hybrid.sampling_params import SamplingParams
 
@@ -21,7 +22,9 @@ class Parrot:
         self.closed = 0
         self.error: str | None = None
 
-    def stream_chat(self, messages: Any, params: SamplingParams) -> Generator[RequestOutput, None, None]:
+    def stream_chat(
+        self, messages: Any, params: SamplingParams, *, lora_request: LoRARequest | None = None
+    ) -> Generator[RequestOutput, None, None]:
         self.asked.append(messages)
         try:
             for text, last in (("one", False), ("one two", True)):

@@ -1,0 +1,54 @@
+"""LoRA in an engine: the store of a model's adapters, as the arguments say, and the gate that a request waits at."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hybrid.models.blueprint.model import is_target
+from hybrid.models.blueprint.parts import Shape
+from hybrid.pools.sizing import lora_units
+from hybrid.scheduler.request import Gate, GateStatus
+
+if TYPE_CHECKING:  # brings torch
+    from hybrid.adapters.registry import Adapter
+    from hybrid.adapters.store import AdapterStore
+
+    from .engine_args import EngineArgs
+
+GATE = "adapter"
+
+
+def adapter_gate(store: "AdapterStore", adapter: "Adapter") -> Gate:
+    """Ready when the adapter's weights are on the host. Somebody must hold the adapter meanwhile."""
+    return Gate(
+        GATE,
+        poll=lambda: GateStatus(store.status(adapter.lora_id).state.value),
+        error=lambda: store.status(adapter.lora_id).error,
+    )
+
+
+def num_lora_units(args: "EngineArgs") -> int:
+    """Rank units of the LoRA pool; 0 without LoRA."""
+    if not args.uses_lora:
+        return 0
+    return args.lora_units if args.lora_units is not None else args.max_loras * lora_units(args.max_lora_rank)
+
+
+def lora_targets(targets: Mapping[str, Shape], modules: Sequence[str] | None) -> dict[str, Shape]:
+    """The targets that the arguments leave; modules: ends of their names. Raises ValueError for one that ends none."""
+    for module in modules or ():
+        if not any(is_target(name, (module,)) for name in targets):
+            ends = sorted({name.rpartition(".")[2] for name in targets})
+            raise ValueError(f"lora_target_modules: the model has no {module!r}; it has {', '.join(ends)}")
+    return {name: shape for name, shape in targets.items() if is_target(name, modules)}
+
+
+def build_store(args: "EngineArgs", targets: Mapping[str, Shape]) -> "AdapterStore":
+    """A store of these targets, `lora_modules` loaded and read. Raises ValueError for one that is not right."""
+    from hybrid.adapters.store import AdapterStore
+
+    store = AdapterStore(targets, max_lora_rank=args.max_lora_rank, max_cpu_loras=args.max_cpu_loras)
+    for adapter in [store.load(name, path) for name, path in args.lora_modules.items()]:
+        store.hold(adapter.lora_id)  # else one that was read could go before it is seen
+        store.wait(adapter.lora_id)
+        store.release(adapter.lora_id)
+    return store
