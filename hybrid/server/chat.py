@@ -38,7 +38,7 @@ class ChatAnswering(Answering):
         """Raises ApiError."""
         super().__init__(service, body, request_id)
         self._body = body
-        refuse(body, "chat_template", "prompt_logprobs", "functions", "audio")
+        refuse(body, "chat_template", "prompt_logprobs", "tools", "functions", "audio")
         if body.modalities not in (None, [], ["text"]):
             raise ApiError(400, f"modalities can only be text, got {body.modalities}", param="modalities")
         if body.top_logprobs and not body.logprobs:
@@ -149,10 +149,8 @@ def chat_router(service: Service) -> APIRouter:
         responses={
             200: {
                 "description": "The answer; with stream, events that each hold a chunk, then [DONE].",
-                "content": {
-                    "application/json": {"schema": ChatCompletion.model_json_schema()},
-                    "text/event-stream": {"schema": {"type": "string"}},
-                },
+                "model": ChatCompletion,
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
             }
         },
     )

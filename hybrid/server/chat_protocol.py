@@ -34,6 +34,7 @@ class ChatCompletionRequest(SamplingRequest):
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the chat template.")
     chat_template: str | None = Field(None, description="Not supported: the model's template is used.")
     prompt_logprobs: int | None = Field(None, description="Not supported.")
+    tools: list[Any] | None = Field(None, description="Not supported.")
     functions: list[Any] | None = Field(None, description="Not supported.")
     audio: dict[str, Any] | None = Field(None, description="Not supported.")
     modalities: list[str] | None = Field(None, description="Only text is supported.")

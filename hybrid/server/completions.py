@@ -151,10 +151,8 @@ def completions_router(service: Service) -> APIRouter:
         responses={
             200: {
                 "description": "The answer; with stream, events that each hold a part of it, then [DONE].",
-                "content": {
-                    "application/json": {"schema": Completion.model_json_schema()},
-                    "text/event-stream": {"schema": {"type": "string"}},
-                },
+                "model": Completion,
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
             }
         },
     )

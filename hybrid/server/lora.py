@@ -1,5 +1,7 @@
 """POST /v1/load_lora_adapter and /v1/unload_lora_adapter, with the bodies and answers that vLLM has."""
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import Field
@@ -9,6 +11,8 @@ from .errors import ApiError
 from .event_stream import ClientGoneError, client_gone, unless_disconnected
 from .protocol import RequestModel
 from .service import Service
+
+SAID: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
 class LoadLoRAAdapterRequest(RequestModel):
@@ -28,14 +32,14 @@ class UnloadLoRAAdapterRequest(RequestModel):
 
 def lora_router(service: Service) -> APIRouter:
     """The routes, over this service."""
-    router = APIRouter(tags=["Adapters"], default_response_class=PlainTextResponse)
+    router = APIRouter(tags=["Adapters"])
 
     def adapters() -> Adapters:
         if service.adapters is None:
             raise ApiError(400, "the server was started without --enable-lora")
         return service.adapters
 
-    @router.post("/v1/load_lora_adapter", response_model=str)
+    @router.post("/v1/load_lora_adapter", response_class=Response, responses=SAID)
     async def load_lora_adapter(body: LoadLoRAAdapterRequest) -> Response:
         """Load an adapter. Requests find it once it has been read."""
         name = body.lora_name
@@ -49,7 +53,7 @@ def lora_router(service: Service) -> APIRouter:
             raise ApiError(400, str(error), param="lora_path") from None
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
-    @router.post("/v1/unload_lora_adapter", response_model=str)
+    @router.post("/v1/unload_lora_adapter", response_class=Response, responses=SAID)
     async def unload_lora_adapter(body: UnloadLoRAAdapterRequest, request: Request) -> Response:
         """Unload an adapter: no new request finds it; the answer comes when those that use it have ended."""
         name = body.lora_name
