@@ -1,0 +1,261 @@
+"""Tool calls: the tools that a chat offers, the form that forces a call, and the calls in what a model wrote.
+
+Models write calls as Hermes and Qwen do, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, or as Llama 3
+does, as the JSON object alone ("parameters" for "arguments"). A forced call is JSON by its grammar. Knows no HTTP, no model.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import uuid4
+
+from hybrid.structured_outputs import StructuredOutputsParams
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+Mode = Literal["none", "auto", "required", "named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call. `parameters` is the JSON schema of its arguments."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call. `arguments` is JSON text, as the OpenAI API has it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a piece of output brought: text for the user, and calls that are complete."""
+
+    content: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """The tools of one chat, and whether and which must be called. `rendered` goes to the chat template."""
+
+    tools: tuple[Tool, ...] = ()
+    rendered: tuple[Mapping[str, Any], ...] = ()
+    mode: Mode = "none"
+    name: str | None = None  # of the one that must be called
+
+    @property
+    def forced(self) -> bool:
+        """Whether the output is nothing but calls."""
+        return self.mode in ("required", "named")
+
+    def structured_outputs(self) -> StructuredOutputsParams | None:
+        """What forces the call: a named tool's arguments, or for "required" a list of one call or more."""
+        if self.mode == "named":
+            [tool] = (tool for tool in self.tools if tool.name == self.name)
+            return StructuredOutputsParams(json=tool.parameters)
+        if self.mode != "required":
+            return None
+        schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": []}}
+        for i, tool in enumerate(self.tools):
+            parameters, definitions = _definitions_moved(tool.parameters, f"tool{i}")
+            schema.setdefault("$defs", {}).update(definitions)
+            schema["items"]["anyOf"].append(
+                {
+                    "type": "object",
+                    "properties": {"name": {"const": tool.name}, "parameters": parameters},
+                    "required": ["name", "parameters"],
+                    "additionalProperties": False,
+                }
+            )
+        return StructuredOutputsParams(json=schema)
+
+    def parser(self) -> "ToolCallParser":
+        """For one sequence of this chat's output."""
+        return ToolCallParser(self)
+
+
+def read_tools(tools: object, tool_choice: object) -> ToolChoice:
+    """`tools` and `tool_choice` of the OpenAI API. Raises ValueError naming what is not as it should be."""
+    if tools is None or tools == []:
+        if tool_choice in (None, "none", "auto"):
+            return ToolChoice()
+        raise ValueError(f"tool_choice {tool_choice!r} needs tools, and there are none")
+    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
+        raise ValueError(f"tools must be a list, got {tools!r}")
+    read = tuple(_read_tool(tool, i) for i, tool in enumerate(tools))
+    names = [tool.name for tool in read]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two tools have one name, among {names}")
+    rendered = tuple(dict(tool) for tool in tools)
+    if tool_choice is None or tool_choice == "auto":
+        return ToolChoice(read, rendered, "auto")
+    if tool_choice == "none":  # as in vLLM, the model is not told of tools that it may not call
+        return ToolChoice()
+    if tool_choice == "required":
+        return ToolChoice(read, rendered, "required")
+    name = None
+    if isinstance(tool_choice, Mapping) and tool_choice.get("type") == "function":
+        function = tool_choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str):
+        raise ValueError(
+            "tool_choice must be 'none', 'auto', 'required' or "
+            f'{{"type": "function", "function": {{"name": ...}}}}, got {tool_choice!r}'
+        )
+    if name not in names:
+        raise ValueError(f"tool_choice names {name!r}; the tools are {names}")
+    return ToolChoice(read, rendered, "named", name)
+
+
+class ToolCallParser:
+    """Calls out of one sequence's text as it comes: `push` pieces in order, then `finish` once."""
+
+    def __init__(self, choice: ToolChoice) -> None:
+        self._choice = choice
+        self._held = ""  # text of which it is not known yet what it is
+        self._in_call = False
+        self._started = False  # some content that is no blank went out
+        self.num_calls = 0
+
+    def push(self, text: str) -> Parsed:
+        """Mutates. Content that cannot be part of a call any more, and the calls that this piece completed."""
+        self._held += text
+        if self._choice.mode == "none":
+            return Parsed(self._take_held())
+        if self._choice.forced or self._may_be_bare():
+            return Parsed()
+        content, calls = "", []
+        while True:
+            if not self._in_call:
+                before, tag, after = self._held.partition(OPEN)
+                if not tag:
+                    keep = _overlap(self._held, OPEN)
+                    content += self._content(self._held[: len(self._held) - keep])
+                    self._held = self._held[len(self._held) - keep :]
+                    break
+                content += self._content(before)
+                self._held, self._in_call = after, True
+            body, tag, after = self._held.partition(CLOSE)
+            if not tag:
+                break
+            self._held, self._in_call = after, False
+            call = self._read_call(body)
+            if call is None:  # what the model wrote there is no call of these tools: the user sees it
+                content += self._content(OPEN + body + CLOSE)
+            else:
+                calls.append(call)
+        return Parsed(content, tuple(calls))
+
+    def finish(self) -> Parsed:
+        """Mutates. What was held back: a call, or text that only looked like one."""
+        held, self._held = self._held, ""
+        if self._choice.mode == "named":
+            assert self._choice.name is not None
+            return Parsed(calls=(self._new_call(self._choice.name, held),))
+        if self._choice.mode != "none" and not self._in_call:
+            calls = self._read_bare(held)
+            if calls:
+                return Parsed(calls=calls)
+        if self._in_call:  # some models end without the closing tag
+            call = self._read_call(held)
+            if call is not None:
+                return Parsed(calls=(call,))
+            held = OPEN + held
+        return Parsed(self._content(held))
+
+    def _take_held(self) -> str:
+        """Mutates."""
+        held, self._held = self._held, ""
+        return held
+
+    def _may_be_bare(self) -> bool:
+        """Whether all that came so far may be the beginning of a JSON object that is a call."""
+        return not self._started and self.num_calls == 0 and not self._in_call and self._held.lstrip()[:1] in ("", "{")
+
+    def _content(self, text: str) -> str:
+        """Mutates. Blanks around calls are no content."""
+        if not self._started and not text.strip():
+            return ""
+        self._started = True
+        return text if self.num_calls == 0 or text.strip() else ""
+
+    def _read_bare(self, text: str) -> tuple[ToolCall, ...]:
+        """The calls that `text` is as a whole: one JSON object, or a list of them; () if it is something else."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return ()
+        values = value if isinstance(value, list) else [value]
+        if not values or not all(self._is_call(one) for one in values):
+            return ()
+        return tuple(self._new_call(one["name"], _arguments(one)) for one in values)
+
+    def _read_call(self, body: str) -> ToolCall | None:
+        """Mutates `num_calls`."""
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+        return self._new_call(value["name"], _arguments(value)) if self._is_call(value) else None
+
+    def _is_call(self, value: object) -> bool:
+        return isinstance(value, dict) and any(value.get("name") == tool.name for tool in self._choice.tools)
+
+    def _new_call(self, name: str, arguments: str) -> ToolCall:
+        """Mutates `num_calls`."""
+        self.num_calls += 1
+        return ToolCall(f"call_{uuid4().hex[:24]}", name, arguments)
+
+
+def _arguments(call: Mapping[str, Any]) -> str:
+    """As JSON text, under whichever of the two names they stand."""
+    value = call.get("arguments", call.get("parameters", {}))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _overlap(text: str, tag: str) -> int:
+    """Most characters at the end of `text` with which `tag` begins."""
+    return next((n for n in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-n:])), 0)
+
+
+def _read_tool(tool: object, index: int) -> Tool:
+    if not isinstance(tool, Mapping) or tool.get("type") != "function" or not isinstance(tool.get("function"), Mapping):
+        raise ValueError(f'tool {index} must be {{"type": "function", "function": {{...}}}}, got {tool!r}')
+    name, parameters = tool["function"].get("name"), tool["function"].get("parameters")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"tool {index}: 'name' must be a string, got {name!r}")
+    if parameters is None:
+        parameters = {"type": "object", "properties": {}}
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"tool {name!r}: 'parameters' must be a JSON schema, got {parameters!r}")
+    return Tool(name, parameters)
+
+
+def _definitions_moved(schema: Mapping[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
+    """The schema without its definitions, and these under names of their own: several schemas become parts of one."""
+    definitions: dict[str, Any] = {}
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: _moved_reference(one, prefix) if key == "$ref" else moved(one) for key, one in value.items()}
+        return [moved(one) for one in value] if isinstance(value, list | tuple) else value
+
+    top = dict(schema)
+    for key in ("$defs", "definitions"):
+        for name, one in (top.pop(key, None) or {}).items():
+            definitions[f"{prefix}_{name}"] = moved(one)
+    return moved(top), definitions
+
+
+def _moved_reference(reference: Any, prefix: str) -> Any:
+    for start in ("#/$defs/", "#/definitions/"):
+        if isinstance(reference, str) and reference.startswith(start):
+            return f"#/$defs/{prefix}_{reference.removeprefix(start)}"
+    return reference
