@@ -29,7 +29,7 @@ def one_each(given: LoRARequest | Sequence[LoRARequest | None] | None, number: i
     """One for each prompt; None is the base model. Raises ValueError for more or fewer, or something else."""
     if given is None or isinstance(given, LoRARequest):
         return [given] * number
-    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise ValueError(f"lora_request must be a LoRARequest or a list of them, got {given!r}")
     listed = list(given)
     if len(listed) != number:

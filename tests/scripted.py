@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hybrid.adapters.store import AdapterStore
 from hybrid.engine import Engine
 from hybrid.frontend.prompt import Pixels, Prompt
 from hybrid.pools.sizing import Kinds, PoolSizes
@@ -103,8 +104,14 @@ class ScriptedRunner:
         return RunnerOutput(result, tuple(logprobs))
 
 
-def scripted_engine(runner: ScriptedRunner, *, max_plans_in_flight: int = 1, num_full_blocks: int = 64) -> Engine:
-    """An engine over full attention and recurrent state, 4 rows, blocks of 4 tokens, contexts of 64."""
+def scripted_engine(
+    runner: ScriptedRunner,
+    *,
+    max_plans_in_flight: int = 1,
+    num_full_blocks: int = 64,
+    adapters: AdapterStore | None = None,
+) -> Engine:
+    """An engine over full attention and recurrent state, 4 rows, blocks of 4 tokens, contexts of 64, 2 rank units."""
     config = SchedulerConfig(max_num_batched_tokens=16, max_plans_in_flight=max_plans_in_flight)
     sizes = PoolSizes(
         num_rows=4,
@@ -112,14 +119,14 @@ def scripted_engine(runner: ScriptedRunner, *, max_plans_in_flight: int = 1, num
         num_window_blocks=0,
         num_state_slots=16,
         encoder_tokens=0,
-        lora_units=0,
+        lora_units=2,
         block_size=4,
         sliding_window=0,
         max_model_len=64,
         lookahead=max_plans_in_flight - 1,
     )
     scheduler = Scheduler(config, sizes, Kinds(full=True, window=False, state=True), clock=lambda: 0.0)
-    return Engine(scheduler, runner, ByteTokenizer(), (EOS,), max_plans_in_flight)
+    return Engine(scheduler, runner, ByteTokenizer(), (EOS,), max_plans_in_flight, adapters=adapters)
 
 
 def prompt(text: str) -> Prompt:
