@@ -4,7 +4,7 @@ A pre-LN ViT (Dosovitskiy et al. 2021), then patches merged by neighbourhood and
 named tensors; knows neither files nor models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,22 +58,17 @@ class _Block:
 class VisionTower:
     """Call it: pixel values [n, 3, S, S] in [-1, 1] -> [n, num_image_tokens, decoder hidden size].
 
-    `tensors` are named as in the checkpoint without the prefix `vision.`. KeyError for a missing one: whoever reads
-    checkpoints checks them first.
+    get: a tensor by its name in the checkpoint without the prefix `vision.`, in the dtype and on the device to run
+    with. Each is asked for once and kept.
     """
 
-    def __init__(
-        self, sizes: VisionSizes, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device
-    ) -> None:
-        def get(name: str) -> torch.Tensor:
-            return tensors[name].to(device=device, dtype=dtype)
-
+    def __init__(self, sizes: VisionSizes, get: Callable[[str], torch.Tensor]) -> None:
         def affine(name: str) -> _Affine:
             return _Affine(get(f"{name}.weight"), get(f"{name}.bias"))
 
         self.sizes = sizes
-        self.dtype = dtype
         patch = affine("patch_embed")
+        self.dtype = patch.weight.dtype
         self._patch = _Affine(patch.weight.flatten(1), patch.bias)  # [hidden, 3 * patch_size ** 2]
         self._positions = get("pos_embed")
         self._blocks = tuple(

@@ -143,6 +143,13 @@ class EngineArgs:
         return self.enable_lora or bool(self.lora_modules)
 
     @property
+    def num_lora_units(self) -> int:
+        """Rank units of the LoRA pool; 0 without LoRA."""
+        if not self.uses_lora:
+            return 0
+        return self.max_loras * lora_units(self.max_lora_rank) if self.lora_units is None else self.lora_units
+
+    @property
     def num_seqs(self) -> int:
         """`max_num_seqs` made definite."""
         return (

@@ -1,8 +1,7 @@
 """Engine set-up: EngineArgs -> the checkpoint read, pools sized, an engine and a processor that fit together."""
 
-import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +9,22 @@ import torch
 
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
-from hybrid.frontend.tokenizer_files import read_json
 from hybrid.models.blueprint.config_reader import shown
+from hybrid.models.blueprint.json_object import read_json
 from hybrid.models.blueprint.model import Model
 from hybrid.models.loading import read_config
-from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, never_fits, pool_bytes, size_pools
-from hybrid.pools.specs import ModelSpec
+from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.runner.loading import load
 from hybrid.runner.model_runner import ModelRunner
-from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.scheduler import Scheduler
 
 from .checkpoints import find_checkpoint, recommended_sampling
 from .engine import Engine
 from .engine_args import EngineArgs
-from .lora import build_store, lora_targets, num_lora_units
+from .engine_memory import gpu_pool_memory, pool_sizes
+from .lora import build_store, lora_targets
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
 from .sampling_params import SamplingParams
-
-logger = logging.getLogger(__name__)
-
-MIN_MODEL_LEN = 2  # one token of prompt, one of output
-GPU_FRACTION = 0.8  # of the memory that is free once the weights are there; the rest is for activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +49,20 @@ def set_up(args: EngineArgs) -> Setup:
     targets = lora_targets(model.lora_targets(), args.lora_target_modules) if args.uses_lora else {}
     adapters = build_store(args, targets) if args.uses_lora else None
     scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
-    sizes = pool_sizes(args, scheduler_config, spec, loaded.decoder.max_positions, _memory(args, device), _room(device))
+    sizes = pool_sizes(
+        args,
+        scheduler_config,
+        spec,
+        loaded.decoder.max_positions,
+        _memory(args, device),
+        _room(device),
+        model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules),
+    )
     scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
     engine = Engine(
         scheduler,
-        ModelRunner(loaded.decoder, sizes, device, loaded.encoder),
+        ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets),
         tokenizer,
         eos_token_ids,
         scheduler_config.max_plans_in_flight,
@@ -95,75 +96,8 @@ def default_sampling_params(generation_defaults: Mapping[str, Any], max_tokens: 
 def _generation_defaults(checkpoint: Path) -> Mapping[str, Any]:
     """How to sample when nobody says, spelled as `generation_config.json` does. Raises ValueError."""
     if checkpoint.is_dir():
-        return read_json(checkpoint / "generation_config.json")
+        return read_json(checkpoint / "generation_config.json") or {}
     return recommended_sampling(checkpoint)
-
-
-def pool_sizes(
-    args: EngineArgs,
-    config: SchedulerConfig,
-    spec: ModelSpec,
-    max_positions: int,
-    memory_bytes: int,
-    room_bytes: int | None = None,
-) -> PoolSizes:
-    """Sizes of all pools. Raises ValueError naming the pool that cannot hold one request of `max_model_len`.
-
-    room_bytes: that pools and tables of rows may take together, whatever the arguments say; None: `machine_memory`.
-    """
-    room = machine_memory() if room_bytes is None else room_bytes
-    limit = args.max_model_len if args.max_model_len is not None else max_positions
-    if limit > max_positions:
-        raise ValueError(f"max_model_len {limit} exceeds the model's limit of {max_positions} tokens")
-
-    def sized(max_model_len: int) -> PoolSizes:
-        return size_pools(
-            spec,
-            memory_bytes,
-            block_size=args.block_size,
-            max_num_seqs=args.num_seqs,
-            max_num_batched_tokens=args.max_num_batched_tokens,
-            max_model_len=max_model_len,
-            max_plans_in_flight=config.max_plans_in_flight,
-            num_draft_tokens=config.num_draft_tokens,
-            encoder_tokens=args.encoder_tokens,
-            lora_units=num_lora_units(args),
-        )
-
-    overrides = {
-        name: value
-        for name in ("num_full_blocks", "num_window_blocks", "num_state_slots")
-        if (value := getattr(args, name)) is not None
-    }
-    if args.max_model_len is not None:
-        sizes = replace(sized(limit), **overrides)
-        _check_room(sizes, spec, room)
-        return sizes
-
-    def fitting(max_model_len: int) -> PoolSizes:
-        sizes = replace(sized(max_model_len), **overrides)
-        _check_room(sizes, spec, room)
-        for shortage in never_fits(Need(max_model_len), sizes, Kinds.of(spec)):
-            raise ValueError(f"max_model_len {max_model_len} does not fit: {shortage}")
-        return sizes
-
-    return _largest(fitting, limit)
-
-
-def _largest(sized: Callable[[int], PoolSizes], limit: int) -> PoolSizes:
-    """Sizes for the longest requests that fit, at most `limit` tokens. Raises ValueError if none fits."""
-    try:
-        return sized(limit)
-    except ValueError:
-        best, low, high = sized(MIN_MODEL_LEN), MIN_MODEL_LEN, limit
-    while high - low > 1:  # low fits, high does not
-        middle = (low + high) // 2
-        try:
-            best, low = sized(middle), middle
-        except ValueError:
-            high = middle
-    logger.warning("max_model_len is %d instead of the model's %d: more does not fit into memory", low, limit)
-    return best
 
 
 def _room(device: torch.device) -> int:
@@ -173,26 +107,16 @@ def _room(device: torch.device) -> int:
     return machine_memory()
 
 
-def _check_room(sizes: PoolSizes, spec: ModelSpec, room: int) -> None:
-    """Raises ValueError for pools and tables of rows, the scheduler's and the runner's, that need more than `room`."""
-    positions = sizes.max_model_len + sizes.lookahead + 1
-    row = 4 * positions + 2 * 8 * (blocks_for(positions, sizes.block_size) + 1)  # token ids; full and window blocks
-    needed = pool_bytes(sizes, spec).total + 2 * sizes.num_rows * row
-    if needed > room:
-        raise ValueError(
-            f"{sizes.num_full_blocks} full blocks, {sizes.num_window_blocks} window blocks, {sizes.num_state_slots} "
-            f"state slots and {sizes.num_rows} rows of {sizes.max_model_len} tokens, with {sizes.lookahead} in flight, "
-            f"need {needed:,} bytes; there are {room:,}"
-        )
-
-
 def _memory(args: EngineArgs, device: torch.device) -> int:
-    """Bytes for the pools."""
+    """Bytes for the pools. Raises ValueError for more than a machine has: the system would kill us when it is used."""
     if args.memory is not None:
-        return parse_memory(args.memory)
+        size = parse_memory(args.memory)
+        if device.type == "cpu" and size > machine_memory():
+            raise ValueError(f"memory of {args.memory!r} is more than the {machine_memory():,} bytes of this machine")
+        return size
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free * GPU_FRACTION)
+        return gpu_pool_memory(free)
     return default_cpu_memory()
 
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from hybrid.models.blueprint.model import is_target
 from hybrid.models.blueprint.parts import Shape
-from hybrid.pools.sizing import lora_units
 from hybrid.scheduler.request import Gate, GateStatus
 
 if TYPE_CHECKING:  # brings torch
@@ -24,13 +23,6 @@ def adapter_gate(store: "AdapterStore", adapter: "Adapter") -> Gate:
         poll=lambda: GateStatus(store.status(adapter.lora_id).state.value),
         error=lambda: store.status(adapter.lora_id).error,
     )
-
-
-def num_lora_units(args: "EngineArgs") -> int:
-    """Rank units of the LoRA pool; 0 without LoRA."""
-    if not args.uses_lora:
-        return 0
-    return args.lora_units if args.lora_units is not None else args.max_loras * lora_units(args.max_lora_rank)
 
 
 def lora_targets(targets: Mapping[str, Shape], modules: Sequence[str] | None) -> dict[str, Shape]:

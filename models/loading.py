@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
+from .blueprint.json_object import read_json
 from .blueprint.model import Model
 from .families import read_model
 from .gguf_file import GGUFFile
 from .gguf_llama import LlamaTensors, config_of
-from .safetensors_files import SafetensorsFiles, read_object
+from .safetensors_files import SafetensorsFiles
 from .tensor_files import TensorFiles
 
 GGUF = ".gguf"
@@ -60,7 +61,10 @@ def read_config(checkpoint: str | Path) -> Model:
     if folder.suffix == GGUF:
         return _read_gguf(folder)[0]
     path = folder / "config.json"
-    return _blueprint(path, read_object(path, f"{folder} holds no config.json"))
+    config = read_json(path)
+    if config is None:
+        raise ValueError(f"{folder} holds no config.json")
+    return _blueprint(path, config)
 
 
 def _read_gguf(path: Path) -> tuple[Model, GGUFFile, dict[str, Any]]:

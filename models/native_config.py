@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from .blueprint.config_reader import MAX_COUNT, as_float, shown
+from .blueprint.config_reader import ConfigReader, shown
 
 MODEL_TYPE = "hybrid_native"
 ARCHITECTURE = "HybridNativeForConditionalGeneration"
 
 Mixer = Literal["mamba2", "full", "sliding"]
-MAX_SIZE = 2**31 - 1  # of anything that is counted
+DTYPES = ("float32", "bfloat16", "float16")
 MAX_POSITIONS = 2**24  # the rotary embedding keeps a table over them
 MIXERS: tuple[Mixer, ...] = get_args(Mixer)
 
@@ -30,11 +30,9 @@ class NativeLayer:
     @classmethod
     def from_dict(cls, data: object, where: str) -> NativeLayer:
         """Read `{"mixer": ..., "mlp": ...}`; `where` names the entry in errors, for example `layers[3]`."""
-        entry = _mapping(data, where)
-        mixer = _get(entry, "mixer", where)
-        if mixer not in MIXERS:
-            raise ValueError(f"{where}.mixer must be one of {', '.join(MIXERS)}, got {shown(mixer)}")
-        return cls(mixer=cast(Mixer, mixer), mlp=_bool(entry, "mlp", where))
+        config = _object(data, where)
+        mixer = config.one_of("mixer", MIXERS)
+        return cls(mixer=cast(Mixer, mixer), mlp=config.flag("mlp"))
 
     def to_dict(self) -> dict[str, Any]:
         """The entry of `config.json`'s `layers` list that reads back as this layer."""
@@ -57,20 +55,19 @@ class NativeVisionConfig:
     @classmethod
     def from_dict(cls, data: object) -> NativeVisionConfig:
         """Read `vision_config`; raises ValueError naming the key and the value."""
-        where = "vision_config"
-        entry = _mapping(data, where)
+        read = _object(data, "vision_config")
         config = cls(
-            image_size=_positive_int(entry, "image_size", where),
-            patch_size=_positive_int(entry, "patch_size", where),
-            merge_size=_positive_int(entry, "merge_size", where),
-            hidden_size=_positive_int(entry, "hidden_size", where),
-            num_hidden_layers=_positive_int(entry, "num_hidden_layers", where, MAX_COUNT),
-            num_attention_heads=_positive_int(entry, "num_attention_heads", where),
-            intermediate_size=_positive_int(entry, "intermediate_size", where),
-            layer_norm_eps=_positive_float(entry, "layer_norm_eps", where),
+            image_size=read.integer("image_size"),
+            patch_size=read.integer("patch_size"),
+            merge_size=read.integer("merge_size"),
+            hidden_size=read.integer("hidden_size"),
+            num_hidden_layers=read.count("num_hidden_layers"),
+            num_attention_heads=read.integer("num_attention_heads"),
+            intermediate_size=read.integer("intermediate_size"),
+            layer_norm_eps=read.positive("layer_norm_eps"),
         )
-        _require_multiple(where, "image_size", config.image_size, "patch_size * merge_size", config.cell_size)
-        _require_multiple(where, "hidden_size", config.hidden_size, "num_attention_heads", config.num_attention_heads)
+        read.multiple("image_size", config.image_size, "patch_size * merge_size", config.cell_size)
+        read.multiple("hidden_size", config.hidden_size, "num_attention_heads", config.num_attention_heads)
         return config
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,52 +134,47 @@ class NativeConfig:
 
         Keys that this architecture does not define (`transformers_version` and the like) are ignored.
         """
-        where = "config"
-        entry = _mapping(data, where)
-        model_type = _get(entry, "model_type", where)
-        if model_type != MODEL_TYPE:
-            raise ValueError(f"config.model_type must be {MODEL_TYPE!r}, got {shown(model_type)}")
-        layers = _get(entry, "layers", where)
-        if not isinstance(layers, (list, tuple)) or not layers:
-            raise ValueError(f"config.layers must be a non-empty list, got {shown(layers)}")
-        vision = _get(entry, "vision_config", where)
-        dtype = _get(entry, "torch_dtype", where)
-        if dtype not in ("float32", "bfloat16", "float16"):
-            raise ValueError(f"config.torch_dtype must be float32, bfloat16 or float16, got {shown(dtype)}")
-        vocab_size = _positive_int(entry, "vocab_size", where)
-        bos = _get(entry, "bos_token_id", where)
+        read = _object(data, "config")
+        read.one_of("model_type", (MODEL_TYPE,))
+        layers = read.entries("layers")
+        if not layers:
+            raise read.error("layers", layers, "a list with at least one entry")
+        for key in ("bos_token_id", "vision_config"):
+            _refuse_missing(read, key)
+        last_token = read.integer("vocab_size") - 1
+
+        def token_id(key: str) -> int:
+            return read.integer(key, at_least=0, at_most=last_token)
+
         config = cls(
-            vocab_size=vocab_size,
-            hidden_size=_positive_int(entry, "hidden_size", where),
-            rms_norm_eps=_positive_float(entry, "rms_norm_eps", where),
-            tie_word_embeddings=_bool(entry, "tie_word_embeddings", where),
-            max_position_embeddings=_positive_int(entry, "max_position_embeddings", where, MAX_POSITIONS),
-            rope_theta=_positive_float(entry, "rope_theta", where),
-            num_attention_heads=_positive_int(entry, "num_attention_heads", where),
-            num_key_value_heads=_positive_int(entry, "num_key_value_heads", where),
-            head_dim=_positive_int(entry, "head_dim", where),
-            sliding_window=_positive_int(entry, "sliding_window", where),
-            intermediate_size=_positive_int(entry, "intermediate_size", where),
-            mamba_num_heads=_positive_int(entry, "mamba_num_heads", where),
-            mamba_head_dim=_positive_int(entry, "mamba_head_dim", where),
-            mamba_state_size=_positive_int(entry, "mamba_state_size", where),
-            mamba_n_groups=_positive_int(entry, "mamba_n_groups", where),
-            mamba_conv_kernel=_positive_int(entry, "mamba_conv_kernel", where),
+            vocab_size=read.integer("vocab_size"),
+            hidden_size=read.integer("hidden_size"),
+            rms_norm_eps=read.positive("rms_norm_eps"),
+            tie_word_embeddings=read.flag("tie_word_embeddings"),
+            max_position_embeddings=read.integer("max_position_embeddings", at_most=MAX_POSITIONS),
+            rope_theta=read.positive("rope_theta"),
+            num_attention_heads=read.integer("num_attention_heads"),
+            num_key_value_heads=read.integer("num_key_value_heads"),
+            head_dim=read.integer("head_dim"),
+            sliding_window=read.integer("sliding_window"),
+            intermediate_size=read.integer("intermediate_size"),
+            mamba_num_heads=read.integer("mamba_num_heads"),
+            mamba_head_dim=read.integer("mamba_head_dim"),
+            mamba_state_size=read.integer("mamba_state_size"),
+            mamba_n_groups=read.integer("mamba_n_groups"),
+            mamba_conv_kernel=read.integer("mamba_conv_kernel", at_least=2),
             layers=tuple(NativeLayer.from_dict(layer, f"config.layers[{i}]") for i, layer in enumerate(layers)),
-            bos_token_id=None if bos is None else _token_id(entry, "bos_token_id", vocab_size),
-            eos_token_id=_token_id(entry, "eos_token_id", vocab_size),
-            pad_token_id=_token_id(entry, "pad_token_id", vocab_size),
-            image_token_id=_token_id(entry, "image_token_id", vocab_size),
-            torch_dtype=dtype,
-            vision_config=None if vision is None else NativeVisionConfig.from_dict(vision),
+            bos_token_id=None if read.is_null("bos_token_id") else token_id("bos_token_id"),
+            eos_token_id=token_id("eos_token_id"),
+            pad_token_id=token_id("pad_token_id"),
+            image_token_id=token_id("image_token_id"),
+            torch_dtype=read.one_of("torch_dtype", DTYPES),
+            vision_config=NativeVisionConfig.from_dict(read.get("vision_config")) if "vision_config" in read else None,
         )
-        _require_multiple(
-            where, "num_attention_heads", config.num_attention_heads, "num_key_value_heads", config.num_key_value_heads
-        )
-        _require_multiple(where, "mamba_num_heads", config.mamba_num_heads, "mamba_n_groups", config.mamba_n_groups)
-        _require_multiple(where, "head_dim", config.head_dim, "2 (rotary halves)", 2)
-        if config.mamba_conv_kernel < 2:
-            raise ValueError(f"config.mamba_conv_kernel must be at least 2, got {config.mamba_conv_kernel!r}")
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        read.multiple("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+        read.multiple("mamba_num_heads", config.mamba_num_heads, "mamba_n_groups", config.mamba_n_groups)
+        read.multiple("head_dim", config.head_dim, "2 (rotary halves)", 2)
         return config
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,49 +196,13 @@ class NativeConfig:
         return self.mamba_inner_size + 2 * self.mamba_n_groups * self.mamba_state_size
 
 
-def _mapping(data: object, where: str) -> Mapping[str, Any]:
+def _object(data: object, where: str) -> ConfigReader:
     if not isinstance(data, Mapping):
         raise ValueError(f"{where} must be an object, got {shown(data)}")
-    return data
+    return ConfigReader(data, where)
 
 
-def _get(entry: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in entry:
-        raise ValueError(f"{where}.{key} is missing")
-    return entry[key]
-
-
-def _positive_int(entry: Mapping[str, Any], key: str, where: str, at_most: int = MAX_SIZE) -> int:
-    value = _get(entry, key, where)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{where}.{key} must be a positive integer, got {shown(value)}")
-    if value > at_most:
-        raise ValueError(f"{where}.{key} must be at most {at_most}, got {shown(value)}")
-    return value
-
-
-def _positive_float(entry: Mapping[str, Any], key: str, where: str) -> float:
-    value = _get(entry, key, where)
-    number = as_float(value)
-    if number is None or not 0.0 < number < float("inf"):
-        raise ValueError(f"{where}.{key} must be a positive number, got {shown(value)}")
-    return number
-
-
-def _bool(entry: Mapping[str, Any], key: str, where: str) -> bool:
-    value = _get(entry, key, where)
-    if not isinstance(value, bool):
-        raise ValueError(f"{where}.{key} must be true or false, got {shown(value)}")
-    return value
-
-
-def _token_id(entry: Mapping[str, Any], key: str, vocab_size: int) -> int:
-    value = _get(entry, key, "config")
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
-        raise ValueError(f"config.{key} must be a token id below vocab_size {vocab_size}, got {shown(value)}")
-    return value
-
-
-def _require_multiple(where: str, key: str, value: int, divisor_name: str, divisor: int) -> None:
-    if value % divisor:
-        raise ValueError(f"{where}.{key} must be a multiple of {divisor_name} ({divisor}), got {shown(value)}")
+def _refuse_missing(config: ConfigReader, key: str) -> None:
+    """Raise for a key that may be null and must be there."""
+    if key not in config and not config.is_null(key):
+        config.require(key)

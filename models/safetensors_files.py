@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
+from .blueprint.json_object import read_json
 from .blueprint.model import Prefixes
 from .tensor_files import TensorEntry, TensorFiles, read_plain
 
@@ -56,21 +56,6 @@ def _renamed(spelled: str, prefixes: Prefixes) -> str:
     return spelled
 
 
-def read_object(path: Path, missing: str) -> dict[str, Any]:
-    """A JSON object. Raises ValueError: `missing` where there is no file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(missing) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    except (ValueError, RecursionError) as error:  # integers of thousands of digits too
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} holds a JSON {type(data).__name__}, not an object")
-    return data
-
-
 def _entries(path: Path) -> dict[str, TensorEntry]:
     """Everything in one file, as its header says; safetensors itself has checked that header before. ValueError."""
     try:
@@ -97,7 +82,7 @@ def _entries(path: Path) -> dict[str, TensorEntry]:
 def _weight_files(folder: Path) -> tuple[Path, ...]:
     """All shards. Raises ValueError where there are none, or where one is missing."""
     if (folder / INDEX).is_file():
-        names = read_object(folder / INDEX, "").get("weight_map")
+        names = (read_json(folder / INDEX) or {}).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
             raise ValueError(f"{folder / INDEX} holds no weight_map from tensors to files")
         return tuple(_shard(folder, name) for name in sorted(set(names.values())))

@@ -220,3 +220,24 @@ def size_pools(
     for shortage in never_fits(Need(max_model_len), sizes, kinds):
         raise ValueError(f"max_model_len {max_model_len} does not fit: {shortage}")
     return sizes
+
+
+def sizes_for(
+    num_seqs: int, need: Need, sizes: PoolSizes, kinds: Kinds, chunk_tokens: int, image_pool_tokens: int = 0
+) -> PoolSizes:
+    """The smallest pools in which `num_seqs` requests of one `need` run at once to their last token.
+
+    sizes: shape facts (its capacities are not read). chunk_tokens: of prefill in flight that the window pool holds
+    beside every window; a chunk shrinks to the room there is. image_pool_tokens: at least so many in the encoder pool.
+    """
+    life = life_units(need, sizes, kinds)
+    chunk = blocks_for(chunk_tokens, sizes.block_size)
+    return replace(
+        sizes,
+        num_rows=max(1, num_seqs),
+        num_full_blocks=num_seqs * life.full,
+        num_window_blocks=num_seqs * life.window + chunk if kinds.window else 0,
+        num_state_slots=num_seqs * life.state,
+        encoder_tokens=max(life.encoder, image_pool_tokens),
+        lora_units=max(life.lora, sizes.lora_units),
+    )

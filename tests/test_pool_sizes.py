@@ -3,7 +3,7 @@
 import pytest
 
 from hybrid.engine_args import EngineArgs
-from hybrid.engine_setup import pool_sizes
+from hybrid.engine_memory import pool_sizes
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, MambaSpec, ModelSpec, SlidingWindowSpec
 
 KINDS: dict[str, tuple[LayerSpec, ...]] = {
@@ -33,3 +33,10 @@ def test_a_limit_that_was_asked_for_is_kept_or_refused(kind: str) -> None:
     args = EngineArgs(model="any", max_model_len=2**30)
     with pytest.raises(ValueError, match=r"1073741824 (tokens, .* need .* bytes; there are|does not fit)"):
         pool_sizes(args, args.scheduler_config(0), ModelSpec((KINDS[kind],)), 2**31 - 1, GIB // 4, room_bytes=GIB)
+
+
+def test_tokens_in_flight_take_room_too() -> None:
+    args = EngineArgs(model="any", scheduler={"max_plans_in_flight": 10**11})
+    spec = ModelSpec((KINDS["full attention"],))
+    with pytest.raises(ValueError, match=r"99999999999 in flight, need .* bytes; there are"):
+        pool_sizes(args, args.scheduler_config(0), spec, 2048, 10**15, room_bytes=GIB)

@@ -12,6 +12,7 @@ from hybrid import __version__
 
 from .chat import chat
 from .generate import generate
+from .plan import plan
 from .serve import serve
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ def _root(
 
 app.command()(chat)
 app.command()(generate)
+app.command()(plan)
 app.command()(serve)
 
 

@@ -4,13 +4,14 @@ Reads `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json` and t
 them, without importing transformers.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+
+from hybrid.models.blueprint.json_object import read_json
 
 # What holds a vocabulary in ways that are not read, and what they are called.
 _OTHERS = {
@@ -42,24 +43,11 @@ def read_folder(folder: Path) -> TokenizerParts:
         raise ValueError(f"{path} cannot be read: {error}") from None
     tokenizer.no_truncation()  # as it was used in training
     tokenizer.no_padding()
-    config = read_json(folder / "tokenizer_config.json")
-    named = {**read_json(folder / "special_tokens_map.json"), **config}
+    config = read_json(folder / "tokenizer_config.json") or {}
+    named = {**(read_json(folder / "special_tokens_map.json") or {}), **config}
     texts = {key: text for key, value in named.items() if key.endswith("_token") and (text := _token_text(value))}
     _add_tokens(tokenizer, folder / "tokenizer_config.json", config)
     return TokenizerParts(tokenizer, texts, _chat_template(folder, config))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file, {} when there is no file. Raises ValueError for anything else."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} holds a JSON {type(data).__name__}, not an object")
-    return data
 
 
 def _instead(folder: Path) -> str:
@@ -106,7 +94,7 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from None
     elif source is None:  # how processors of images used to keep it
-        source = read_json(folder / "chat_template.json").get("chat_template")
+        source = (read_json(folder / "chat_template.json") or {}).get("chat_template")
     if isinstance(source, list):  # several, by name
         named = [entry for entry in source if isinstance(entry, Mapping) and entry.get("name") == "default"]
         source = named[0].get("template") if named else None

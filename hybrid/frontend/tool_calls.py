@@ -1,7 +1,7 @@
 """Tool calls: the tools that a chat offers, the form that forces a call, and the calls in what a model wrote.
 
 Models write calls as Hermes and Qwen do, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, or as Llama 3
-does, as the JSON object alone ("parameters" for "arguments"). A forced call is JSON by its grammar. Knows no HTTP, no model.
+does, as the JSON object alone ("parameters" for "arguments"). A forced call is JSON by its grammar. Knows no HTTP.
 """
 
 import json

@@ -3,6 +3,9 @@
 Knows specs and sizes; not who owns which block or slot. Content of former owners stays until it is overwritten.
 """
 
+from math import prod
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+
 import torch
 
 from hybrid.models.context import AttentionCache, LayerCache, StateCache
@@ -32,9 +35,7 @@ class Caches:
                 self._window.append(cache.kv)
         self.encoder: torch.Tensor | None = None
         if spec.encoder is not None:
-            self.encoder = torch.zeros(
-                sizes.encoder_tokens, spec.encoder.hidden_size, dtype=_dtype(spec.encoder.dtype), device=device
-            )
+            self.encoder = _zeros((sizes.encoder_tokens, spec.encoder.hidden_size), spec.encoder.dtype, device)
 
     @property
     def has_full(self) -> bool:
@@ -71,15 +72,23 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
+def _zeros(shape: tuple[int, ...], dtype: str, device: torch.device) -> torch.Tensor:
+    """On a CPU, pages that the system brings when they are first used; `torch.zeros` touches a whole pool at once."""
+    size = prod(shape) * _dtype(dtype).itemsize
+    if device.type != "cpu" or size == 0:
+        return torch.zeros(shape, dtype=_dtype(dtype), device=device)
+    return torch.frombuffer(mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS), dtype=_dtype(dtype)).view(shape)
+
+
 def _allocate(spec: LayerSpec, sizes: PoolSizes, device: torch.device) -> LayerCache:
     if isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
         blocks = sizes.num_full_blocks if isinstance(spec, FullAttentionSpec) else sizes.num_window_blocks
         shape = (blocks + 1, 2, spec.num_kv_heads, sizes.block_size, spec.head_size)  # the last block stays zero
-        return AttentionCache(torch.zeros(shape, dtype=_dtype(spec.dtype), device=device))
+        return AttentionCache(_zeros(shape, spec.dtype, device))
     channels, tail = spec.conv_shape
     return StateCache(
-        conv=torch.zeros(sizes.num_state_slots, tail, channels, dtype=_dtype(spec.conv_dtype), device=device),
-        ssm=torch.zeros(sizes.num_state_slots, *(spec.ssm_shape or (0,)), dtype=_dtype(spec.ssm_dtype), device=device),
+        conv=_zeros((sizes.num_state_slots, tail, channels), spec.conv_dtype, device),
+        ssm=_zeros((sizes.num_state_slots, *(spec.ssm_shape or (0,))), spec.ssm_dtype, device),
     )
 
 

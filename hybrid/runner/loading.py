@@ -35,12 +35,11 @@ def load(path: str | Path, dtype: torch.dtype | None = None, device: torch.devic
     if dtype is None:
         dtype = checkpoint.dtype if target.type != "cpu" or _fast_bfloat16() else torch.float32
     try:
-        decoder = Decoder(checkpoint.model, Weights(checkpoint.tensors, dtype, target))
+        weights = Weights(checkpoint.tensors, dtype, target)
+        decoder = Decoder(checkpoint.model, weights)
         encoder = None
         if checkpoint.model.vision is not None:
-            names = checkpoint.model.vision_tensors or {}
-            vision = {name.removeprefix(VISION_PREFIX): checkpoint.tensors[name] for name in names}
-            encoder = VisionTower(checkpoint.model.vision, vision, dtype, target)
+            encoder = VisionTower(checkpoint.model.vision, lambda name: weights(VISION_PREFIX + name))
     finally:
         checkpoint.tensors.close()
     return LoadedModel(checkpoint.model, decoder, encoder)

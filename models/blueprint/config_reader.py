@@ -4,11 +4,11 @@ Knows kinds of values; knows no architecture.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from math import isfinite
 from typing import Any
 
 MAX_SIZE = 2**31 - 1  # of anything that has a size
 MAX_COUNT = 4096  # of anything that a blueprint holds one by one: layers, experts
+MAX_NUMBER = float.fromhex("0x1.fffffep127")  # the largest float32: numbers meet tensors of it
 SHOWN = 200  # characters of a value in a message
 
 
@@ -85,17 +85,17 @@ class ConfigReader:
         return self.integer(key, default, at_least, MAX_COUNT)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number; required where there is no default."""
+        """A number that is finite in float32; required where there is no default."""
         number = as_float(self.require(key) if default is None else self.get(key, default))
-        if number is None or not isfinite(number):
-            raise self.error(key, self.get(key), "a finite number")
+        if number is None or abs(number) > MAX_NUMBER:
+            raise self.error(key, self.get(key), "a number that float32 holds")
         return number
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A finite number above 0; required where there is no default."""
+        """A number above 0 that is finite in float32, and so is its inverse; required where there is no default."""
         value = self.number(key, default)
-        if value <= 0:
-            raise self.error(key, value, "above 0")
+        if value < 1 / MAX_NUMBER:
+            raise self.error(key, value, "above 0" if value <= 0 else f"at least {1 / MAX_NUMBER:.1e}")
         return value
 
     def scaled(self, key: str, size: int, default: float | None = None) -> int:
@@ -135,6 +135,19 @@ class ConfigReader:
             if not isinstance(name, str) or name not in names:
                 raise self.error(f"{key}[{index}]", name, f"one of {', '.join(names)}")
         return [names[name] for name in spelled]
+
+    def numbers(self, key: str, length: int, default: float | None = None) -> list[float]:
+        """A list of numbers as `number` reads them; `default`: of each, where the key is absent."""
+        values = self.entries(key, length, None if default is None else [default] * length)
+        return [ConfigReader({f"{key}[{i}]": v}, self._where).number(f"{key}[{i}]") for i, v in enumerate(values)]
+
+    def indices(self, key: str, below: int, default: Collection[int] | None = None) -> set[int]:
+        """A list of integers from 0 to `below` - 1, such as layers; required where there is no default."""
+        values = self.entries(key, None, None if default is None else list(default))
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < below:
+                raise self.error(key, values, f"a list of integers from 0 to {below - 1}")
+        return set(values)
 
     def reader(self, key: str) -> "ConfigReader":
         """The object under a key; required."""

@@ -2,7 +2,7 @@
 `modeling_bamba.py`."""
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Layer, Residual
+from ..blueprint.decoder import Layer
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
@@ -30,12 +30,8 @@ def model(config: ConfigReader) -> Model:
             activation=common.silu(config),
             bias=config.flag("mlp_bias", False),
         )
-        return Layer(
-            (
-                Residual(Norm(f"{at}.input_layernorm", hidden, eps), (mixing,)),
-                Residual(Norm(f"{at}.pre_ff_layernorm", hidden, eps), (mlp,)),
-            )
-        )
+        norms = (Norm(f"{at}.{name}", hidden, eps) for name in ("input_layernorm", "pre_ff_layernorm"))
+        return common.pre_norm_layer(*zip(norms, (mixing, mlp)))
 
     return common.causal_lm(
         config,
@@ -49,14 +45,11 @@ def _kinds(config: ConfigReader) -> list[str]:
     """ "mamba" or "attention" per layer: listed, or all Mamba but `attn_layer_indices`."""
     count = config.count("num_hidden_layers")
     key = config.either("layer_types", "layers_block_type")
-    chosen = config.entries("attn_layer_indices", default=[])
-    for index in chosen:
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
-            raise config.error("attn_layer_indices", chosen, f"indices of {count} layers")
+    chosen = config.indices("attn_layer_indices", count, ())
     kinds = ["attention" if index in chosen else "mamba" for index in range(count)]
     if key in config:
         listed = config.kinds(key, LAYER_KINDS, count)
         if "attn_layer_indices" in config and listed != kinds:
-            raise config.error(key, config.get(key), f"what attn_layer_indices {chosen} says")
+            raise config.error(key, config.get(key), f"what attn_layer_indices {sorted(chosen)} says")
         return listed
     return kinds

@@ -19,7 +19,7 @@ def model(config: ConfigReader) -> Model:
     config.refuse("mamba_use_mlp", (True,), "every layer has an MLP")
     hidden, eps = config.integer("hidden_size"), config.positive("rms_norm_eps", 1e-5)
     rope = read_rope(config, common.head_dim(config), theta=10000.0)
-    gate, down = _numbers(config, "mlp_multipliers", 2)
+    gate, down = config.numbers("mlp_multipliers", 2, 1.0)
 
     def layer(at: str) -> Layer:
         mlp = MLP(
@@ -53,7 +53,7 @@ def _mixer(config: ConfigReader, name: str) -> Mamba2:
     """`mamba_d_ssm` channels; the norm is over groups, before or after the gate, or is not there."""
     plain = mixer(config, name, config.integer("mamba_d_ssm") if "mamba_d_ssm" in config else None)
     assert plain.norm is not None
-    z, x, b, c, dt = _numbers(config, "ssm_multipliers", 5)
+    z, x, b, c, dt = config.numbers("ssm_multipliers", 5, 1.0)
     return replace(
         plain,
         norm=replace(plain.norm, groups=plain.n_groups) if config.flag("mamba_rms_norm", False) else None,
@@ -72,9 +72,3 @@ def _attention(config: ConfigReader, name: str, rope: Rope) -> Attention:
         key_multiplier=config.number("key_multiplier", 1.0),
         out_multiplier=config.number("attention_out_multiplier", 1.0),
     )
-
-
-def _numbers(config: ConfigReader, key: str, count: int) -> list[float]:
-    """A list of multipliers, 1 where the configuration has none."""
-    values = config.entries(key, count, [1.0] * count)
-    return [ConfigReader({f"{key}[{i}]": value}).number(f"{key}[{i}]") for i, value in enumerate(values)]

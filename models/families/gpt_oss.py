@@ -7,7 +7,7 @@ from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from .shared.attention_only import attention, causal_lm, every_nth_full, pre_norm_layer, rms_norm, whole_rope, windows
 
-_EPS = 1e-5
+EPS = 1e-5
 
 
 def model(config: ConfigReader) -> Model:
@@ -36,6 +36,6 @@ def model(config: ConfigReader) -> Model:
             layout="gpt_oss",
             experts=f"{at}.mlp.experts",
         )
-        return pre_norm_layer(config, at, mixer, moe, _EPS)
+        return pre_norm_layer(config, at, mixer, moe, EPS)
 
-    return causal_lm(config, layer, positions=131072, norm=rms_norm(config, "model.norm", _EPS))
+    return causal_lm(config, layer, positions=131072, norm=rms_norm(config, "model.norm", EPS))

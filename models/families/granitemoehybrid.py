@@ -4,7 +4,7 @@ Source: transformers' `modeling_granitemoehybrid.py`."""
 from dataclasses import replace
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Layer, Residual
+from ..blueprint.decoder import Layer
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
@@ -56,11 +56,10 @@ def model(config: ConfigReader) -> Model:
     def layer(index: int, kind: str) -> Layer:
         at = f"model.layers.{index}"
         multiplier = config.number("residual_multiplier", 1.0)
-        return Layer(
-            (
-                Residual(Norm(f"{at}.input_layernorm", hidden, eps), (mixing(at, kind),), multiplier=multiplier),
-                Residual(Norm(f"{at}.post_attention_layernorm", hidden, eps), (mlp(at),), multiplier=multiplier),
-            )
+        return common.pre_norm_layer(
+            (Norm(f"{at}.input_layernorm", hidden, eps), mixing(at, kind)),
+            (Norm(f"{at}.post_attention_layernorm", hidden, eps), mlp(at)),
+            multiplier=multiplier,
         )
 
     return common.causal_lm(

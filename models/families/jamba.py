@@ -4,7 +4,7 @@ Source: transformers' `modeling_jamba.py`.
 """
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Layer, Residual
+from ..blueprint.decoder import Layer
 from ..blueprint.experts import MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
@@ -65,11 +65,9 @@ def model(config: ConfigReader) -> Model:
 
     def layer(index: int) -> Layer:
         at = f"model.layers.{index}"
-        return Layer(
-            (
-                Residual(Norm(f"{at}.input_layernorm", hidden, eps), (mixer(index, at),)),
-                Residual(Norm(f"{at}.pre_ff_layernorm", hidden, eps), (feed_forward(index, f"{at}.feed_forward"),)),
-            )
+        return common.pre_norm_layer(
+            (Norm(f"{at}.input_layernorm", hidden, eps), mixer(index, at)),
+            (Norm(f"{at}.pre_ff_layernorm", hidden, eps), feed_forward(index, f"{at}.feed_forward")),
         )
 
     return common.causal_lm(

@@ -36,8 +36,5 @@ def _kinds(config: ConfigReader) -> list[str]:
     layers = config.count("num_hidden_layers")
     if "layer_types" in config:
         return config.kinds("layer_types", lfm_hybrid.KINDS, layers)
-    attend = config.entries("full_attn_idxs", default=list(range(layers)))
-    for index in attend:
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < layers:
-            raise config.error("full_attn_idxs", index, f"layers below {layers}")
+    attend = config.indices("full_attn_idxs", layers, range(layers))
     return ["full" if index in attend else "conv" for index in range(layers)]

@@ -7,7 +7,7 @@ defaults of these classes. The published files are pickles, which are refused: c
 from math import ceil
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Decoder, Layer, Residual
+from ..blueprint.decoder import Decoder, Layer
 from ..blueprint.model import Model
 from ..blueprint.parts import Norm
 from ..blueprint.recurrent import Mamba1, Mamba2
@@ -38,7 +38,7 @@ def model(config: ConfigReader) -> Model:
     mixer = _mamba1 if layer_kind == "Mamba1" else _mamba2
 
     def layer(at: str) -> Layer:
-        return Layer((Residual(Norm(f"{at}.norm", hidden, EPS), (mixer(ssm, f"{at}.mixer", hidden),)),))
+        return common.pre_norm_layer((Norm(f"{at}.norm", hidden, EPS), mixer(ssm, f"{at}.mixer", hidden)))
 
     tied = config.flag("tie_embeddings", True)
     return Model(

@@ -4,7 +4,7 @@ transformers' `modeling_nemotron_h.py`."""
 from math import inf
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Layer, Part, Residual
+from ..blueprint.decoder import Layer, Part
 from ..blueprint.experts import Latent, MoE, Router
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
@@ -26,7 +26,7 @@ def model(config: ConfigReader) -> Model:
 
     def layer(index: int, kind: str) -> Layer:
         at = f"backbone.layers.{index}"
-        return Layer((Residual(Norm(f"{at}.norm", hidden, eps), (_part(config, f"{at}.mixer", kind),)),))
+        return common.pre_norm_layer((Norm(f"{at}.norm", hidden, eps), _part(config, f"{at}.mixer", kind)))
 
     return common.causal_lm(
         config,

@@ -18,17 +18,17 @@ from .shared.attention_only import (
     windows,
 )
 
-_EPS = 1e-5
-_THETA = 500000.0
+EPS = 1e-5
+THETA = 500000.0
 
 
 def model(config: ConfigReader) -> Model:
     """The blueprint of an olmo3 checkpoint."""
     if "rope_parameters" not in config:
-        config.refuse("rope_theta", (_THETA,), "versions of transformers disagree on what it means for sliding layers")
-    eps = config.positive("rms_norm_eps", _EPS)
+        config.refuse("rope_theta", (THETA,), "versions of transformers disagree on what it means for sliding layers")
+    eps = config.positive("rms_norm_eps", EPS)
     head_dim = common.head_dim(config)
-    full, sliding = (rope_of_kind(config, head_dim, kind, _THETA) for kind in (FULL, SLIDING))
+    full, sliding = (rope_of_kind(config, head_dim, kind, THETA) for kind in (FULL, SLIDING))
     bias = config.flag("attention_bias", False)
     window = windows(config, every_nth_full(4))
     queries = config.integer("num_attention_heads") * head_dim
@@ -47,6 +47,6 @@ def model(config: ConfigReader) -> Model:
             k_norm=Norm(f"{at}.self_attn.k_norm", keys, eps),
         )
         parts = ((mixer, "post_attention_layernorm"), (mlp(config, at), "post_feedforward_layernorm"))
-        return Layer(tuple(Residual(None, (part,), rms_norm(config, f"{at}.{name}", _EPS)) for part, name in parts))
+        return Layer(tuple(Residual(None, (part,), rms_norm(config, f"{at}.{name}", EPS)) for part, name in parts))
 
-    return causal_lm(config, layer, positions=2048, norm=rms_norm(config, "model.norm", _EPS))
+    return causal_lm(config, layer, positions=2048, norm=rms_norm(config, "model.norm", EPS))

@@ -70,11 +70,8 @@ def model(config: ConfigReader) -> Model:
                     Residual(None, (mlp,), norm("post_feedforward_layernorm")),
                 )
             )
-        return Layer(
-            (
-                Residual(norm("input_layernorm"), (delta_net(f"{at}.linear_attn"),)),
-                Residual(norm("post_attention_layernorm"), (mlp,)),
-            )
+        return common.pre_norm_layer(
+            (norm("input_layernorm"), delta_net(f"{at}.linear_attn")), (norm("post_attention_layernorm"), mlp)
         )
 
     return common.causal_lm(

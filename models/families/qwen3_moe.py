@@ -17,7 +17,7 @@ def model(config: ConfigReader) -> Model:
     head_dim = common.head_dim(config)
     rope = whole_rope(config, head_dim)
     bias = config.flag("attention_bias", False)
-    dense_layers = config.entries("mlp_only_layers", default=[])
+    dense_layers = config.indices("mlp_only_layers", config.count("num_hidden_layers"), ())
     step = config.integer("decoder_sparse_step", 1)
 
     def feed_forward(index: int, at: str) -> MLP | MoE:

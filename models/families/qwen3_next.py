@@ -15,8 +15,9 @@ def model(config: ConfigReader) -> Model:
 
 
 def _mlp(config: ConfigReader, index: int, at: str) -> MLP | MoE:
-    dense = index in config.entries("mlp_only_layers", default=[]) or config.count("num_experts", at_least=0) == 0
-    if dense or (index + 1) % config.integer("decoder_sparse_step", 1):
+    dense = index in config.indices("mlp_only_layers", config.count("num_hidden_layers"), ())
+    no_experts = config.count("num_experts", at_least=0) == 0
+    if dense or no_experts or (index + 1) % config.integer("decoder_sparse_step", 1):
         return qwen_hybrid.dense(config, index, at)
     moe = qwen_hybrid.experts(config, index, at)
     return replace(moe, router=replace(moe.router, normalise=config.flag("norm_topk_prob", True)))

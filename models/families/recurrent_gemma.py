@@ -3,7 +3,7 @@
 from itertools import cycle, islice
 
 from ..blueprint.config_reader import ConfigReader
-from ..blueprint.decoder import Layer, Residual
+from ..blueprint.decoder import Layer
 from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import RGLRU
@@ -51,11 +51,9 @@ def model(config: ConfigReader) -> Model:
 
     def layer(kind: str, at: str) -> Layer:
         mlp = MLP(f"{at}.mlp_block", hidden, intermediate // 2, activation, bias=True)
-        return Layer(
-            (
-                Residual(norm(f"{at}.temporal_pre_norm"), (temporal(kind, f"{at}.temporal_block"),)),
-                Residual(norm(f"{at}.channel_pre_norm"), (mlp,)),
-            )
+        return common.pre_norm_layer(
+            (norm(f"{at}.temporal_pre_norm"), temporal(kind, f"{at}.temporal_block")),
+            (norm(f"{at}.channel_pre_norm"), mlp),
         )
 
     kinds = config.kinds("block_types", BLOCKS) if "block_types" in config else ["recurrent", "recurrent", "attention"]

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from hybrid.checkpoints import find_checkpoint
 from hybrid.cli import app
 
-HYBRID = [sys.executable, "-c", "from hybrid.cli import main; main()"]
+HYBRID = [sys.executable, "-m", "hybrid"]
 QUIET = {"OMP_NUM_THREADS": "1", "TERM": "dumb", "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
 PATIENCE = 60.0  # seconds, on a busy machine
 

@@ -27,7 +27,7 @@ def towers(config: NativeVisionConfig, dtype: torch.dtype = torch.float32) -> tu
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return reference, VisionTower(config, reference.state_dict(), dtype, torch.device("cpu"))
+    return reference, VisionTower(config, lambda name: reference.state_dict()[name].to(dtype))
 
 
 @pytest.mark.parametrize(("image_size", "patch_size", "merge_size"), [(16, 4, 2), (12, 2, 3), (8, 4, 1), (8, 8, 1)])

@@ -199,7 +199,7 @@ def test_a_folder_without_a_fast_tokenizer(name: str | None, words: str, tmp_pat
         ("tokenizer.json", "{", "cannot be read"),
         ("tokenizer.json", '{"model": {"type": "Unheard"}}', "cannot be read"),
         ("tokenizer_config.json", "[]", "holds a JSON list"),
-        ("special_tokens_map.json", "nonsense", "cannot be read"),
+        ("special_tokens_map.json", "nonsense", "is not JSON"),
         ("chat_template.jinja", "{% if %}", "cannot be compiled: "),
     ],
 )

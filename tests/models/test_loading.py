@@ -181,7 +181,10 @@ def test_tensors_of_other_types_are_refused(folder: Path, dtype: str, spelled: s
     assert f"norm.weight holds {spelled} values" in refused(folder)
 
 
-@pytest.mark.parametrize(("value", "name"), [(1e300, "norm.weight"), (1e300, "layers.1.mixer.k_proj.weight")])
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(1e300, "norm.weight"), (1e300, "layers.1.mixer.k_proj.weight"), (1e300, "vision.blocks.0.attn.qkv.weight")],
+)
 def test_values_that_no_float32_holds_are_refused(folder: Path, value: float, name: str) -> None:
     change_tensors(folder, lambda tensors: tensors.update({name: tensors[name].double() * value}))
     with pytest.raises(ValueError, match=f"tensor {name} holds values that are too large for float32"):

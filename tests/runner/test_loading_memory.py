@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from hybrid.checkpoints import find_checkpoint
 from hybrid.models.blueprint.config_reader import ConfigReader
-from hybrid.models.families import llama
+from hybrid.models.families import llama, read_model
 
 # Linux can be built without the file that begins a new peak (CONFIG_PROC_PAGE_MONITOR).
 pytestmark = pytest.mark.skipif(
@@ -100,6 +100,18 @@ def test_peak_memory_is_at_most_a_fifth_above_the_weights(
     count = sum(torch.Size(shape).numel() for shape in TENSORS.values())
     weights = count * getattr(torch, loaded).itemsize
     grown = peak(tmp_path / "big", loaded, small)
+    assert weights * 0.9 < grown < weights * MOST, f"{grown / weights:.3f} times {weights:,} bytes"
+
+
+def test_peak_memory_of_a_vision_tower(small: Path, tmp_path: Path) -> None:
+    """The tower of the bundled model, much larger than its decoder."""
+    config = json.loads((small / "config.json").read_text())
+    config["vision_config"] |= {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shapes = read_model(config).tensors()
+    save_file({name: numbers(shape, torch.bfloat16) for name, shape in shapes.items()}, tmp_path / "model.safetensors")
+    weights = sum(torch.Size(shape).numel() for shape in shapes.values()) * 4
+    grown = peak(tmp_path, "float32", small)
     assert weights * 0.9 < grown < weights * MOST, f"{grown / weights:.3f} times {weights:,} bytes"
 
 

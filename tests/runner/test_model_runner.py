@@ -45,12 +45,8 @@ def picture(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 def tower(reference: NativeReference) -> VisionTower:
     assert reference.config.vision_config is not None
-    tensors = {
-        name.removeprefix(VISION_PREFIX): tensor
-        for name, tensor in reference.state_dict().items()
-        if name.startswith(VISION_PREFIX)
-    }
-    return VisionTower(reference.config.vision_config, tensors, torch.float32, torch.device("cpu"))
+    tensors = reference.state_dict()
+    return VisionTower(reference.config.vision_config, lambda name: tensors[VISION_PREFIX + name])
 
 
 @pytest.mark.parametrize("mixers", ["mFs", "F"])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...blueprint.config_reader import ConfigReader
-from ...blueprint.decoder import Layer, Part, Residual
+from ...blueprint.decoder import Layer, Part
 from ...blueprint.model import Model
 from ...blueprint.parts import MLP, Attention, Norm
 from ...blueprint.rope import Rope, read_rope
@@ -44,7 +44,7 @@ def rms_norm(config: ConfigReader, name: str, eps: float = 1e-6) -> Norm:
 def pre_norm_layer(config: ConfigReader, at: str, mixer: Part, mlp: Part, eps: float = 1e-6, scale: float = 1) -> Layer:
     """x + scale * mixer(norm(x)), then the same with the MLP."""
     norms = (rms_norm(config, f"{at}.{name}", eps) for name in ("input_layernorm", "post_attention_layernorm"))
-    return Layer(tuple(Residual(norm, (part,), multiplier=scale) for norm, part in zip(norms, (mixer, mlp))))
+    return common.pre_norm_layer(*zip(norms, (mixer, mlp)), multiplier=scale)
 
 
 def causal_lm(

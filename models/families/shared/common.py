@@ -10,7 +10,7 @@ from struct import pack, unpack
 from typing import Any, Literal
 
 from ...blueprint.config_reader import ConfigReader, as_float, shown
-from ...blueprint.decoder import Decoder, Layer
+from ...blueprint.decoder import Decoder, Layer, Part, Residual
 from ...blueprint.model import Model, Prefixes
 from ...blueprint.parts import ACTIVATIONS, Activation, Norm
 
@@ -57,6 +57,11 @@ def causal_lm(
         ignored=(OLD_BUFFERS, *ignored),
         prefixes=prefixes,
     )
+
+
+def pre_norm_layer(*branches: tuple[Norm, Part], multiplier: float = 1.0) -> Layer:
+    """One residual branch after the other: x + multiplier * part(norm(x))."""
+    return Layer(tuple(Residual(norm, (part,), multiplier=multiplier) for norm, part in branches))
 
 
 def refuse_quantised(config: ConfigReader) -> None:

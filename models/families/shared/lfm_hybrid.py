@@ -4,7 +4,7 @@ Source: transformers' `modeling_lfm2.py`."""
 from collections.abc import Callable, Sequence
 
 from ...blueprint.config_reader import ConfigReader
-from ...blueprint.decoder import Layer, Residual
+from ...blueprint.decoder import Layer
 from ...blueprint.experts import MoE
 from ...blueprint.model import Model
 from ...blueprint.parts import MLP, Attention, Norm
@@ -39,11 +39,9 @@ def model(config: ConfigReader, kinds: Sequence[str], feed_forward: Callable[[in
     def layer(index: int, kind: str) -> Layer:
         at = f"model.layers.{index}"
         mixer = attention(f"{at}.self_attn") if kind == "full" else ShortConv(f"{at}.conv", hidden, kernel, bias)
-        return Layer(
-            (
-                Residual(Norm(f"{at}.operator_norm", hidden, eps), (mixer,)),
-                Residual(Norm(f"{at}.ffn_norm", hidden, eps), (feed_forward(index, f"{at}.feed_forward"),)),
-            )
+        return common.pre_norm_layer(
+            (Norm(f"{at}.operator_norm", hidden, eps), mixer),
+            (Norm(f"{at}.ffn_norm", hidden, eps), feed_forward(index, f"{at}.feed_forward")),
         )
 
     return common.causal_lm(

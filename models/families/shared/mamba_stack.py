@@ -6,7 +6,7 @@ No family: `mamba`, `mamba2` and `falcon_mamba` are. Source: transformers' `mode
 from collections.abc import Callable
 
 from ...blueprint.config_reader import ConfigReader
-from ...blueprint.decoder import Layer, Part, Residual
+from ...blueprint.decoder import Layer, Part
 from ...blueprint.model import Model
 from ...blueprint.parts import Norm
 from ...blueprint.recurrent import Mamba1
@@ -20,7 +20,7 @@ def model(config: ConfigReader, mixer: Callable[[str], Part], tied: bool) -> Mod
     hidden, eps = config.integer("hidden_size"), config.positive("layer_norm_epsilon", 1e-5)
 
     def layer(at: str) -> Layer:
-        return Layer((Residual(Norm(f"{at}.norm", hidden, eps), (mixer(f"{at}.mixer"),)),))
+        return common.pre_norm_layer((Norm(f"{at}.norm", hidden, eps), mixer(f"{at}.mixer")))
 
     return common.causal_lm(
         config,

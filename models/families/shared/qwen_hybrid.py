@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from ...blueprint.config_reader import ConfigReader
-from ...blueprint.decoder import Layer, Residual
+from ...blueprint.decoder import Layer
 from ...blueprint.experts import MoE, Router
 from ...blueprint.model import Model
 from ...blueprint.parts import MLP, Attention, Norm
@@ -62,11 +62,9 @@ def model(
     def layer(index: int, kind: str) -> Layer:
         at = f"model.layers.{index}"
         mixer = attention(f"{at}.self_attn") if kind == "full" else delta_net(f"{at}.linear_attn")
-        return Layer(
-            (
-                Residual(norm(f"{at}.input_layernorm"), (mixer,)),
-                Residual(norm(f"{at}.post_attention_layernorm"), (mlp(config, index, f"{at}.mlp"),)),
-            )
+        return common.pre_norm_layer(
+            (norm(f"{at}.input_layernorm"), mixer),
+            (norm(f"{at}.post_attention_layernorm"), mlp(config, index, f"{at}.mlp")),
         )
 
     return common.causal_lm(

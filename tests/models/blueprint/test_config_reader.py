@@ -17,6 +17,8 @@ READ: dict[str, Callable[[ConfigReader], Any]] = {
     "one of": lambda config: config.one_of("key", ("a", "b")),
     "entries": lambda config: config.entries("key", length=2),
     "kinds": lambda config: config.kinds("key", {"m": "mamba", "*": "attention"}),
+    "numbers": lambda config: config.numbers("key", 2),
+    "indices": lambda config: config.indices("key", 3),
     "reader": lambda config: config.reader("key"),
 }
 
@@ -33,6 +35,8 @@ READ: dict[str, Callable[[ConfigReader], Any]] = {
         ("one of", "b", "b"),
         ("entries", [1, None], [1, None]),
         ("kinds", ["*", "m"], ["attention", "mamba"]),
+        ("numbers", [1, 2.5], [1.0, 2.5]),
+        ("indices", [2, 0, 2], {0, 2}),
     ],
 )
 def test_a_value_is_read(reader: str, value: Any, result: Any) -> None:
@@ -51,6 +55,8 @@ def test_a_value_is_read(reader: str, value: Any, result: Any) -> None:
         ("positive", float("inf")),
         ("count", 4097),
         ("number", float("nan")),
+        ("number", 1e39),
+        ("positive", 1e-39),
         ("positive", 0),
         ("scaled", 0.01),
         ("scaled", 1e300),
@@ -62,6 +68,14 @@ def test_a_value_is_read(reader: str, value: Any, result: Any) -> None:
         ("kinds", ["m", "E"]),
         ("kinds", ["m", ["*"]]),
         ("reader", 3),
+        ("numbers", [1]),
+        ("numbers", "ab"),
+        ("indices", ["x"]),
+        ("indices", [3]),
+        ("indices", [-1]),
+        ("indices", [True]),
+        ("indices", [[0]]),
+        ("indices", 1),
     ],
 )
 def test_a_wrong_value_is_named(reader: str, value: Any) -> None:

@@ -75,7 +75,7 @@ def test_spellings_mean_the_same(config: dict[str, Any], spellings: list[dict[st
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (BAMBA | {"attn_layer_indices": [3]}, r"attn_layer_indices must be indices of 3 layers, got \[3\]"),
+        (BAMBA | {"attn_layer_indices": [3]}, r"attn_layer_indices must be a list of .* 0 to 2, got \[3\]"),
         (BAMBA | {"attn_layer_indices": [1], "layer_types": ["mamba"] * 3}, "attn_layer_indices"),
         (BAMBA | {"layer_types": ["mamba", "conv", "mamba"]}, r"layer_types\[1\] must be one of .* got 'conv'"),
         (BAMBA | {"attn_rotary_emb": 6}, "attn_rotary_emb is 6"),
@@ -86,7 +86,10 @@ def test_spellings_mean_the_same(config: dict[str, Any], spellings: list[dict[st
         (GRANITE | {"normalization_function": "layernorm"}, "normalization_function is 'layernorm'"),
         (FALCON | {"attn_layer_indices": [1]}, r"attn_layer_indices is \[1\]"),
         (FALCON | {"ssm_multipliers": [1.0] * 4}, "ssm_multipliers must be a list of 5 entries"),
-        (FALCON | {"mlp_multipliers": [1.0, "x"]}, r"mlp_multipliers\[1\] must be a finite number, got 'x'"),
+        (
+            FALCON | {"mlp_multipliers": [1.0, "x"]},
+            r"mlp_multipliers\[1\] must be a number .*, got 'x'",
+        ),
         (NEMOTRON | {"hybrid_override_pattern": "MX"}, r"hybrid_override_pattern\[1\] must be one of .* got 'X'"),
         (NEMOTRON | {"hybrid_override_pattern": "M", "num_hidden_layers": 2}, "a list of 2 entries"),
         (NEMOTRON, "hybrid_override_pattern is missing"),

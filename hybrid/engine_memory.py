@@ -1,0 +1,113 @@
+"""What an engine makes of EngineArgs and memory: the sizes of all pools. The planner calls the same functions.
+
+Knows specs and numbers; imports no torch and asks no device.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, never_fits, pool_bytes, size_pools
+from hybrid.pools.specs import ModelSpec
+from hybrid.scheduler.config import SchedulerConfig
+
+from .engine_args import EngineArgs
+from .memory_size import machine_memory
+
+logger = logging.getLogger(__name__)
+
+MIN_MODEL_LEN = 2  # one token of prompt, one of output
+GPU_FRACTION = 0.8  # of the memory that is free once the weights are there; the rest is for activations
+
+
+def gpu_pool_memory(free_bytes: int) -> int:
+    """Bytes for the pools on a GPU where so many are free beside the weights."""
+    return int(free_bytes * GPU_FRACTION)
+
+
+def pool_sizes(
+    args: EngineArgs,
+    config: SchedulerConfig,
+    spec: ModelSpec,
+    max_positions: int,
+    memory_bytes: int,
+    room_bytes: int | None = None,
+    lora_bytes_per_unit: int = 0,
+) -> PoolSizes:
+    """Sizes of all pools. Raises ValueError naming the pool that cannot hold one request of `max_model_len`.
+
+    room_bytes: that pools and tables of rows may take together, whatever the arguments say; None: `machine_memory`.
+    lora_bytes_per_unit: see `Model.lora_bytes_per_unit`; the LoRA pool is paid out of `memory_bytes` like the others.
+    """
+    room = machine_memory() if room_bytes is None else room_bytes
+    lora_bytes = args.num_lora_units * lora_bytes_per_unit
+    if lora_bytes >= memory_bytes:
+        raise ValueError(
+            f"the LoRA pool needs {lora_bytes:,} bytes for {args.num_lora_units} rank units, and all pools get "
+            f"{memory_bytes:,}; lower max_loras or max_lora_rank, or name the modules with lora_target_modules"
+        )
+    limit = args.max_model_len if args.max_model_len is not None else max_positions
+    if limit > max_positions:
+        raise ValueError(f"max_model_len {limit} exceeds the model's limit of {max_positions} tokens")
+
+    def sized(max_model_len: int) -> PoolSizes:
+        return size_pools(
+            spec,
+            memory_bytes - lora_bytes,
+            block_size=args.block_size,
+            max_num_seqs=args.num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+            max_model_len=max_model_len,
+            max_plans_in_flight=config.max_plans_in_flight,
+            num_draft_tokens=config.num_draft_tokens,
+            encoder_tokens=args.encoder_tokens,
+            lora_units=args.num_lora_units,
+        )
+
+    overrides = {
+        name: value
+        for name in ("num_full_blocks", "num_window_blocks", "num_state_slots")
+        if (value := getattr(args, name)) is not None
+    }
+    if args.max_model_len is not None:
+        sizes = replace(sized(limit), **overrides)
+        _check_room(sizes, spec, room)
+        return sizes
+
+    def fitting(max_model_len: int) -> PoolSizes:
+        sizes = replace(sized(max_model_len), **overrides)
+        _check_room(sizes, spec, room)
+        for shortage in never_fits(Need(max_model_len), sizes, Kinds.of(spec)):
+            raise ValueError(f"max_model_len {max_model_len} does not fit: {shortage}")
+        return sizes
+
+    return _largest(fitting, limit)
+
+
+def _largest(sized: Callable[[int], PoolSizes], limit: int) -> PoolSizes:
+    """Sizes for the longest requests that fit, at most `limit` tokens. Raises ValueError if none fits."""
+    try:
+        return sized(limit)
+    except ValueError:
+        best, low, high = sized(MIN_MODEL_LEN), MIN_MODEL_LEN, limit
+    while high - low > 1:  # low fits, high does not
+        middle = (low + high) // 2
+        try:
+            best, low = sized(middle), middle
+        except ValueError:
+            high = middle
+    logger.warning("max_model_len is %d instead of the model's %d: more does not fit into memory", low, limit)
+    return best
+
+
+def _check_room(sizes: PoolSizes, spec: ModelSpec, room: int) -> None:
+    """Raises ValueError for pools and tables of rows, the scheduler's and the runner's, that need more than `room`."""
+    positions = sizes.max_model_len + sizes.lookahead + 1
+    row = 4 * positions + 2 * 8 * (blocks_for(positions, sizes.block_size) + 1)  # token ids; full and window blocks
+    needed = pool_bytes(sizes, spec).total + 2 * sizes.num_rows * row
+    if needed > room:
+        raise ValueError(
+            f"{sizes.num_full_blocks} full blocks, {sizes.num_window_blocks} window blocks, {sizes.num_state_slots} "
+            f"state slots and {sizes.num_rows} rows of {sizes.max_model_len} tokens, with {sizes.lookahead} in flight, "
+            f"need {needed:,} bytes; there are {room:,}"
+        )
