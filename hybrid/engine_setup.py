@@ -24,6 +24,7 @@ from .engine_args import EngineArgs
 from .engine_memory import gpu_pool_memory, pool_sizes
 from .lora import build_store, lora_targets
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
+from .sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,15 @@ def set_up(args: EngineArgs) -> Setup:
         num_image_tokens=vision.num_image_tokens if vision is not None else None,
     )
     return Setup(engine, processor, sizes, generation_defaults)
+
+
+def default_sampling_params(generation_defaults: Mapping[str, Any], max_tokens: int | None) -> SamplingParams:
+    """How to sample when nobody says; greedy where the checkpoint says do_sample false."""
+    known = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    given = {name: value for name in known if (value := generation_defaults.get(name)) is not None}
+    if generation_defaults.get("do_sample") is False:
+        given["temperature"] = 0.0
+    return SamplingParams(max_tokens=max_tokens, **given)
 
 
 def _generation_defaults(checkpoint: Path) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ Offers what transformers offers to templates (`chat_template_utils.py`): `tojson
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import jinja2
@@ -32,9 +33,18 @@ class ChatTemplate:
         except (jinja2.TemplateError, RecursionError) as error:
             raise ValueError(f"cannot be compiled: {error}") from None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
-        """The conversation as one text. Raises ValueError when the template refuses the messages."""
-        variables = {"tools": None, "documents": None, **self._special_tokens}
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """The conversation as one text. `more`: further variables for the template. Raises ValueError when one of them
+        has another meaning already, or the template refuses the messages."""
+        for name in ("messages", "add_generation_prompt", *self._special_tokens):
+            if name in more:
+                raise ValueError(f"{name!r} is set already and cannot be a variable for the chat template")
+        variables = {"tools": None, "documents": None, **self._special_tokens, **more}
         try:
             return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **variables)
         except Exception as error:  # a template computes, and so can fail in any way
