@@ -26,6 +26,8 @@ from .lora import build_store, lora_targets
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
 from .sampling_params import SamplingParams
 
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -85,19 +87,27 @@ def set_up(args: EngineArgs) -> Setup:
 
 
 def default_sampling_params(generation_defaults: Mapping[str, Any], max_tokens: int | None) -> SamplingParams:
-    """How to sample when nobody says; greedy where the checkpoint says do_sample false."""
-    known = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    given = {name: value for name in known if (value := generation_defaults.get(name)) is not None}
-    if generation_defaults.get("do_sample") is False:
+    """What a `generation_config.json` recommends; where it says do_sample false, the most likely token, whatever else
+    it says about drawing. Raises ValueError for a value that can never be."""
+    greedy = generation_defaults.get("do_sample") is False
+    names = ("repetition_penalty",) if greedy else SAMPLING
+    given = {name: value for name in names if (value := generation_defaults.get(name)) is not None}
+    if greedy:
         given["temperature"] = 0.0
     return SamplingParams(max_tokens=max_tokens, **given)
 
 
 def _generation_defaults(checkpoint: Path) -> Mapping[str, Any]:
-    """How to sample when nobody says, spelled as `generation_config.json` does. Raises ValueError."""
-    if checkpoint.is_dir():
-        return read_json(checkpoint / "generation_config.json") or {}
-    return recommended_sampling(checkpoint)
+    """How to sample when nobody says, spelled as `generation_config.json` does, its values checked. ValueError."""
+    if not checkpoint.is_dir():
+        return recommended_sampling(checkpoint)
+    path = checkpoint / "generation_config.json"
+    defaults = read_json(path) or {}
+    try:
+        default_sampling_params(defaults, None)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return defaults
 
 
 def _room(device: torch.device) -> int:
