@@ -174,7 +174,7 @@ def test_retraction_eviction_and_reload(adapted: Adapted, prompts: list[list[int
 def test_step_sizes_of_mamba_are_those_of_the_merged_model(tmp_path: Path) -> None:
     case = FIRST_CASES["jamba"]
     merged = Oracle(all_cases()[case], tmp_path / "model")
-    options = {"target_modules": ["dt_proj"], "r": 8, "lora_alpha": 6}
+    options = {"target_modules": ["dt_proj"], "r": 8, "lora_alpha": 60}
     merged.model = save_adapter(merged.model, tmp_path / "adapter", **options).merge_and_unload()
     llm = LLM(tmp_path / "model", dtype="float32", skip_tokenizer_init=True, memory="64MiB", enable_lora=True)
     prompt = list(range(5, 30))
