@@ -35,10 +35,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a piece of output brought: text for the user, and calls that are complete."""
+    """What a piece of output brought: text for the user, calls, and more arguments of a call that came before.
+
+    Calls are complete, except the one of a named tool: it comes at once, and its arguments as they are written.
+    """
 
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
+    more_arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +142,12 @@ class ToolCallParser:
 
     def push(self, text: str) -> Parsed:
         """Mutates. Content that cannot be part of a call any more, and the calls that this piece completed."""
+        if self._choice.mode == "named":
+            return self._named(text) if text else Parsed()
         self._held += text
         if self._choice.mode == "none":
             return Parsed(self._take_held())
-        if self._choice.forced or self._may_be_bare():
+        if self._choice.mode == "required" or self._may_be_bare():
             return Parsed()
         content = ""
         calls: list[ToolCall] = []
@@ -168,10 +174,9 @@ class ToolCallParser:
 
     def finish(self) -> Parsed:
         """Mutates. What was held back: a call, or text that only looked like one."""
-        held, self._held = self._held, ""
         if self._choice.mode == "named":
-            assert self._choice.name is not None
-            return Parsed(calls=(self._new_call(self._choice.name, held),))
+            return self._named("") if self.num_calls == 0 else Parsed()
+        held, self._held = self._held, ""
         if self._choice.mode != "none" and not self._in_call:
             calls = self._read_bare(held)
             if calls:
@@ -182,6 +187,13 @@ class ToolCallParser:
                 return Parsed(calls=found)
             held = OPEN + held
         return Parsed(self._content(held))
+
+    def _named(self, text: str) -> Parsed:
+        """Mutates `num_calls`."""
+        assert self._choice.name is not None
+        if self.num_calls:
+            return Parsed(more_arguments=text)
+        return Parsed(calls=(self._new_call(self._choice.name, text),))
 
     def _take_held(self) -> str:
         """Mutates."""

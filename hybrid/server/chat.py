@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -26,6 +25,7 @@ from .chat_protocol import (
     ChatLogprobs,
     ChatMessage,
     Delta,
+    DeltaFunction,
     DeltaToolCall,
     MessageToolCall,
 )
@@ -74,7 +74,7 @@ class ChatAnswering(Answering):
         for completion in output.outputs:
             parsed, reason = self._parsed(completion.index, completion.text, completion.finish_reason)
             assert reason is not None
-            calls = [MessageToolCall(**_call_fields(call)) for call in parsed.calls] or None
+            calls = [_message_call(call) for call in parsed.calls] or None
             content = parsed.content or None if calls else parsed.content
             choices.append(
                 ChatChoice(
@@ -98,14 +98,12 @@ class ChatAnswering(Answering):
 
     def chunk(self, sequence: int, update: Update, usage: Usage | None) -> ChatCompletionChunk | None:
         parsed, reason = self._parsed(sequence, update.text, update.finish_reason)
-        if not (parsed.content or parsed.calls or update.logprobs or reason):
+        calls = self._delta_calls(sequence, parsed)
+        if not (parsed.content or calls or update.logprobs or reason):
             return None  # it is not known yet what this text is
-        delta = Delta(content=parsed.content) if parsed.content or not (parsed.calls or reason) else Delta()
-        if parsed.calls:
-            first = self._parsers[sequence].num_calls - len(parsed.calls)
-            delta.tool_calls = [
-                DeltaToolCall(index=index, **_call_fields(call)) for index, call in enumerate(parsed.calls, first)
-            ]
+        delta = Delta(content=parsed.content) if parsed.content or not (calls or reason) else Delta()
+        if calls:
+            delta.tool_calls = calls
         choice = ChatChunkChoice(
             index=sequence, delta=delta, logprobs=self._logprobs(update.logprobs), finish_reason=reason
         )
@@ -138,10 +136,24 @@ class ChatAnswering(Answering):
         reason: ChatFinishReason | None = openai_reason(finish_reason)
         if reason is not None:
             rest = parser.finish()
-            parsed = Parsed(parsed.content + rest.content, parsed.calls + rest.calls)
+            parsed = Parsed(parsed.content + rest.content, parsed.calls + rest.calls, parsed.more_arguments)
             if reason == "stop" and parser.num_calls and self._tools.mode != "named":
                 reason = "tool_calls"
         return parsed, reason
+
+    def _delta_calls(self, sequence: int, parsed: Parsed) -> list[DeltaToolCall]:
+        number = self._parsers[sequence].num_calls
+        if parsed.more_arguments:
+            return [DeltaToolCall(index=number - 1, function=DeltaFunction(arguments=parsed.more_arguments))]
+        return [
+            DeltaToolCall(
+                index=index,
+                id=call.id,
+                type="function",
+                function=DeltaFunction(name=call.name, arguments=call.arguments),
+            )
+            for index, call in enumerate(parsed.calls, number - len(parsed.calls))
+        ]
 
     def _logprobs(self, entries: Sequence[Logprobs] | None) -> ChatLogprobs | None:
         if not self._body.logprobs:
@@ -183,9 +195,9 @@ def chat_prompt(service: Service, body: ChatCompletionRequest, conversation: Con
     )
 
 
-def _call_fields(call: ToolCall) -> dict[str, Any]:
+def _message_call(call: ToolCall) -> MessageToolCall:
     function = CalledFunction(name=call.name, arguments=call.arguments)
-    return {"id": call.id, "type": "function", "function": function}
+    return MessageToolCall(id=call.id, type="function", function=function)
 
 
 def chat_router(service: Service) -> APIRouter:

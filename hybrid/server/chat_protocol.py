@@ -81,10 +81,20 @@ class MessageToolCall(BaseModel):
     function: CalledFunction
 
 
-class DeltaToolCall(MessageToolCall):
-    """A call of a stream, complete."""
+class DeltaFunction(BaseModel):
+    """What is new of a called function."""
+
+    name: str | None = None
+    arguments: str
+
+
+class DeltaToolCall(BaseModel):
+    """What is new of a call: the first delta of an index brings id, type and name."""
 
     index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: DeltaFunction
 
 
 class AssistantMessage(BaseModel):

@@ -9,6 +9,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
+from hybrid import LLM, SamplingParams
 from hybrid.checkpoints import find_checkpoint
 from hybrid.engine_args import EngineArgs
 from tests.server.serving import Running, serving
@@ -102,6 +103,8 @@ def test_a_named_call_is_forced(client: OpenAI, stream: bool) -> None:
         content, [(name, arguments)], reason = answered(client, stream, tool_choice=NAMED, temperature=1, seed=seed)
         assert (content, name, reason) == (None, "weather", "stop")
         jsonschema.validate(json.loads(arguments), PARAMETERS)
+    chunks = list(ask(client, tool_choice=NAMED, stream=True))
+    assert sum(bool(chunk.choices[0].delta.tool_calls) for chunk in chunks) > 3  # arguments come as they are written
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -125,7 +128,7 @@ def test_every_one_of_n_answers_has_its_calls(client: OpenAI) -> None:
     found = [
         (chunk.choices[0].index, call.index) for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()
     ]
-    assert sorted(found) == [(0, 0), (1, 0), (2, 0)]
+    assert set(found) == {(0, 0), (1, 0), (2, 0)}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -216,3 +219,6 @@ def test_a_template_that_knows_tools(tmp_path_factory: pytest.TempPathFactory) -
         usage = running.http.post("/v1/chat/completions", json=body).json()["usage"]
     assert text == ("[weather][clock]user: How is the weather in Rome?assistant: (city is Rome)(days is 3)tool: Sunny.")
     assert usage["prompt_tokens"] == len(tokens)
+    llm = LLM(folder, memory="64MiB", max_num_seqs=2, num_threads=1)
+    [output] = llm.chat(messages, SamplingParams(max_tokens=1), tools=TOOLS, use_tqdm=False)
+    assert output.prompt == text
