@@ -202,7 +202,8 @@ def test_arguments_of_calls_are_mappings_for_templates() -> None:
     assert message["content"] == ""
     assert message["tool_calls"] == [call("f", {"a": 1}), call("g", {"b": 2}), call("h", {})]
     assert calls[0] == call("f", '{"a": 1}')
-    for none in (None, []):  # as clients send back what they got
+    empty: tuple[object, ...] = (None, [])
+    for none in empty:  # as clients send back what they got
         [message] = read_conversation([{"role": "assistant", "content": "x", "tool_calls": none}]).messages
         assert message == {"role": "assistant", "content": "x"}
 
