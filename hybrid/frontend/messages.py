@@ -72,7 +72,9 @@ def _call(call: object, index: int) -> dict[Any, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError(f'tool call {index} must be {{"function": {{"name", "arguments"}}, ...}}, got {call!r}')
-    arguments = function.get("arguments") or {}
+    arguments = function.get("arguments")
+    if arguments is None or arguments == "":
+        arguments = {}
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)

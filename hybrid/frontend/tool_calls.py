@@ -246,7 +246,12 @@ class ToolCallParser:
 def _arguments(call: Mapping[str, Any]) -> str:
     """As JSON text, under whichever of the two names they stand."""
     value = call.get("arguments", call.get("parameters", {}))
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character, which JSON can hold and UTF-8 cannot
+        return json.dumps(value)
+    return text
 
 
 def _overlap(text: str, tag: str) -> int:
@@ -258,8 +263,8 @@ def _read_tool(tool: object, index: int) -> Tool:
     if not isinstance(tool, Mapping) or tool.get("type") != "function" or not isinstance(tool.get("function"), Mapping):
         raise ValueError(f'tool {index} must be {{"type": "function", "function": {{...}}}}, got {tool!r}')
     name, parameters = tool["function"].get("name"), tool["function"].get("parameters")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"tool {index}: 'name' must be a string, got {name!r}")
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ValueError(f"tool {index}: 'name' must be a string that can be printed, got {name!r}")
     if parameters is None:
         parameters = {"type": "object", "properties": {}, "additionalProperties": False}
     if not isinstance(parameters, Mapping):

@@ -53,6 +53,7 @@ def run(text: str, choice: object = "auto", size: int = 3) -> tuple[str, list[tu
         ('{"name": "weather", "parameters": {"city": "Oslo"}}', "", [("weather", '{"city": "Oslo"}')]),
         ('[{"name": "clock"}, {"name": "clock"}]', '[{"name": "clock"}, {"name": "clock"}]', []),
         ('{"name": "nobody"}', '{"name": "nobody"}', []),
+        (r'{"name": "clock", "parameters": {"a": "\ud800"}}', "", [("clock", r'{"a": "\ud800"}')]),
         ('{"rain": true', '{"rain": true', []),
         ("a < b <tool", "a < b <tool", []),
         ('<tool_call>{"name": "clock"}', "", [("clock", "{}")]),  # ended before the tag
@@ -160,7 +161,8 @@ def _other_city() -> dict[str, object]:
     [
         ("x", None, "must be a list"),
         ([{}], None, "tool 0 must be"),
-        ([{"type": "function", "function": {}}], None, "'name' must be a string, got None"),
+        ([{"type": "function", "function": {}}], None, "'name' must be a string that can be printed, got None"),
+        ([{"type": "function", "function": {"name": "\ud800"}}], None, "that can be printed"),
         ([{"type": "function", "function": {"name": "f", "parameters": 3}}], None, "must be a JSON schema, got 3"),
         ([CLOCK, CLOCK], None, "two tools have one name"),
         ([CLOCK], "clock", "got 'clock'"),
