@@ -66,6 +66,10 @@ class Tokenizer:
         """Text of the tokens; bytes that are no UTF-8 become U+FFFD."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
+    def to_json(self) -> str:
+        """All of it but the chat template, as the `tokenizers` library writes it to `tokenizer.json`."""
+        return self._tokenizer.to_str()
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         """The conversation as one text. Raises ValueError when there is no template, or it refuses the messages."""
         if self._template is None:

@@ -4,7 +4,7 @@ Order of one step: new rows and deltas, copies, encoder, decoder with snapshots,
 result of the one before was committed: what it needs of that result is in the row mirror.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
 from .sampling_columns import TokenBias, token_bias
 
 Pixels = NDArray[np.float32]
+Masks = Callable[[], Mapping[int, NDArray[np.int32]]]
 IMAGES_PER_CALL = 16  # bounds the encoder's activations
 
 
@@ -117,10 +118,11 @@ class ModelRunner:
         self._requests.pop(request_id, None)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan, grammar: Mapping[int, NDArray[np.int32]] | None = None) -> RunnerOutput:
+    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
         """Runs one plan. Mutates caches and mirror.
 
-        grammar: row id -> bitmask of allowed tokens [ceil(vocab_size / 32)], for every row with `needs_grammar`.
+        grammar: called once the model has run; row id -> bitmask of allowed tokens [ceil(vocab_size / 32)], for every
+        row with `needs_grammar` that samples.
         Raises NotImplementedError for drafts of a row with a grammar;
         NonFiniteLogits, a FloatingPointError, naming the requests whose logits are not finite.
         """
@@ -198,7 +200,7 @@ def _all_or_none(entries: tuple[TokenLogprobs | None, ...]) -> tuple[TokenLogpro
     return present or None
 
 
-def _grammar_mask(plan: StepPlan, batch: Batch, grammar: Mapping[int, NDArray[np.int32]] | None) -> GrammarMask | None:
+def _grammar_mask(plan: StepPlan, batch: Batch, grammar: Masks | None) -> GrammarMask | None:
     """The masks of the plan's sampling rows that need one."""
     needed = plan.needs_grammar & plan.samples
     if not needed.any():
@@ -206,7 +208,7 @@ def _grammar_mask(plan: StepPlan, batch: Batch, grammar: Mapping[int, NDArray[np
     if (plan.num_draft_tokens[needed] > 0).any():
         raise NotImplementedError("draft tokens of a row with a grammar cannot be verified yet")
     where = np.flatnonzero(plan.needs_grammar[plan.samples][batch.logit_owner])
-    masks = grammar or {}
+    masks = grammar() if grammar is not None else {}
     missing = [int(row) for row in batch.logit_rows[where] if int(row) not in masks]
     assert not missing, f"no grammar mask for rows {missing}"
     return GrammarMask(where, np.stack([masks[int(row)] for row in batch.logit_rows[where]]))

@@ -1,0 +1,118 @@
+"""GrammarCompiler: compiles in worker threads, each text once at a time, and keeps what compiled most recently.
+
+Failures are not kept: who asks again compiles again. Knows no requests.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
+
+from hybrid.scheduler.request import GateStatus
+from hybrid.structured_outputs import StructuredOutputsParams
+
+from .backend import Grammar, GrammarBackend
+
+NUM_WORKERS = 2
+MAX_KEPT = 256
+TIMEOUT_SECONDS = 30.0
+# Compilers recurse along chains of rules, and a thread that overflows its stack takes the process with it. Virtual
+# memory: a page counts once it is used. Enough for the longest chain in a text of the greatest length.
+STACK_BYTES = 512 * 1024 * 1024
+
+
+class Compilation:
+    """One request's wait for its grammar."""
+
+    def __init__(self, compiler: "GrammarCompiler", params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
+        self._compiler = compiler
+        self._params = params
+        self._future = future
+        self._deadline = compiler.clock() + compiler.timeout
+
+    def status(self) -> GateStatus:
+        """FAILED for an error and for a time-out; `error` then says which."""
+        if self._future.done():
+            return GateStatus.FAILED if self._future.exception() is not None else GateStatus.READY
+        if self._compiler.clock() <= self._deadline:
+            return GateStatus.PENDING
+        self._compiler.give_up(self._params, self._future)
+        return GateStatus.FAILED
+
+    def error(self) -> str:
+        """Of a failed one."""
+        if not self._future.done():
+            return f"not compiled within {self._compiler.timeout:g} seconds"
+        return str(self._future.exception())
+
+    def grammar(self) -> Grammar:
+        """Of a ready one."""
+        return self._future.result(timeout=0)
+
+
+class GrammarCompiler:
+    """Thread-safe. `clock` gives seconds; only time-outs depend on it."""
+
+    def __init__(
+        self,
+        backend: GrammarBackend,
+        *,
+        num_workers: int = NUM_WORKERS,
+        max_kept: int = MAX_KEPT,
+        timeout: float = TIMEOUT_SECONDS,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.timeout = timeout
+        self.clock = clock
+        self._backend = backend
+        self._num_workers = num_workers
+        self._max_kept = max_kept
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: dict[StructuredOutputsParams, Future[Grammar]] = {}
+        self._kept: OrderedDict[StructuredOutputsParams, Future[Grammar]] = OrderedDict()  # latest used last
+
+    def submit(self, params: StructuredOutputsParams) -> Compilation:
+        """Mutates: the grammar is compiled, unless it is there. Raises ValueError for what is quickly found wrong."""
+        self._backend.check(params)
+        with self._lock:
+            future = self._kept.get(params)
+            if future is not None:
+                self._kept.move_to_end(params)
+                return Compilation(self, params, future)
+            future = self._pending.get(params)
+            if future is None:
+                future = self._pending[params] = self._start(params)
+        future.add_done_callback(lambda done: self._keep(params, done))  # outside the lock: it may run at once
+        return Compilation(self, params, future)
+
+    def give_up(self, params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
+        """Mutates: nobody else will wait for this compilation, and not for the worker that is busy with it."""
+        with self._lock:
+            if self._pending.get(params) is not future:
+                return
+            del self._pending[params]
+            if future.running() and self._pool is not None:
+                self._pool.shutdown(wait=False)  # what is queued there still runs
+                self._pool = None
+
+    def _start(self, params: StructuredOutputsParams) -> "Future[Grammar]":
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_workers, thread_name_prefix="grammar")
+        before = threading.stack_size(STACK_BYTES)  # of threads started from now on: here, in `submit`
+        try:
+            return self._pool.submit(self._backend.compile, params)
+        finally:
+            threading.stack_size(before)
+
+    def _keep(self, params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
+        with self._lock:
+            if self._pending.get(params) is future:
+                del self._pending[params]
+            if future.exception() is not None:
+                return
+            self._kept[params] = future
+            self._kept.move_to_end(params)
+            while len(self._kept) > self._max_kept:
+                self._kept.popitem(last=False)
