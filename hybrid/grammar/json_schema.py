@@ -8,47 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_DEPTH = 64
-_ANNOTATIONS = frozenset(
-    [
-        "$schema",
-        "$id",
-        "$anchor",
-        "$comment",
-        "title",
-        "description",
-        "default",
-        "examples",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-    ]
+_ANNOTATIONS = {"$schema", "$id", "$anchor", "$comment", "title", "description", "default", "examples", "deprecated"}
+_DIRECTIONS = {"readOnly", "writeOnly"}
+_ANY = {"type", "enum", "const", "$ref"}
+_OBJECTS = {"required", "minProperties", "maxProperties"}
+_ARRAYS = {"minItems", "maxItems"}
+_STRINGS = {"minLength", "maxLength", "pattern", "format"}
+_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_SCHEMA = {"additionalProperties", "items"}
+_SCHEMAS = {"anyOf", "oneOf", "allOf", "prefixItems"}
+_NAMED_SCHEMAS = {"$defs", "definitions", "properties", "patternProperties"}
+_KNOWN = frozenset().union(
+    _ANNOTATIONS, _DIRECTIONS, _ANY, _OBJECTS, _ARRAYS, _STRINGS, _NUMBERS, _SCHEMA, _SCHEMAS, _NAMED_SCHEMAS
 )
-_VALUES = frozenset(
-    [
-        "type",
-        "enum",
-        "const",
-        "required",
-        "minProperties",
-        "maxProperties",
-        "minItems",
-        "maxItems",
-        "minLength",
-        "maxLength",
-        "pattern",
-        "format",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "$ref",
-    ]
-)
-_SCHEMA = frozenset(["additionalProperties", "items"])
-_SCHEMAS = frozenset(["anyOf", "oneOf", "allOf", "prefixItems"])
-_NAMED_SCHEMAS = frozenset(["$defs", "definitions", "properties", "patternProperties"])
-_KNOWN = _ANNOTATIONS | _VALUES | _SCHEMA | _SCHEMAS | _NAMED_SCHEMAS
 
 
 def check_schema(schema: Any, where: str = "$", depth: int = 0) -> None:

@@ -135,7 +135,7 @@ class LLGuidanceMatcher:
 def _source(params: StructuredOutputsParams) -> str:
     """The grammar as llguidance writes it. Raises ValueError."""
     from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+    from llguidance.gbnf_to_lark import gbnf_to_lark
 
     schema = _schema(params)
     if schema == "false":
@@ -151,7 +151,7 @@ def _source(params: StructuredOutputsParams) -> str:
         return LLMatcher.grammar_from_lark(params.grammar)
     try:
         return LLMatcher.grammar_from_lark(gbnf_to_lark(params.grammar))
-    except (GbnfToLarkError, RecursionError) as error:
+    except Exception as error:  # it raises bare Exception
         raise ValueError(f"the EBNF grammar cannot be read: {error}") from None
 
 
