@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from hybrid.adapters.registry import Adapter
@@ -70,7 +71,7 @@ class Engine:
     ) -> None:
         self.scheduler = scheduler
         self.adapters = adapters
-        self._grammars = grammars
+        self.grammars = grammars
         self._runner = runner
         self._tokenizer = tokenizer
         self._eos_token_ids = tuple(eos_token_ids)
@@ -116,9 +117,9 @@ class Engine:
         if adapter is not None and self.adapters is not None:
             gates = (*gates, adapter_gate(self.adapters, adapter))
         if params.structured_outputs is not None:
-            if self._grammars is None:
+            if self.grammars is None:
                 raise ValueError("structured outputs need a tokenizer, which skip_tokenizer_init left out")
-            gates = (*gates, self._grammars.add(request_id, params))
+            gates = (*gates, self.grammars.add(request_id, params))
         eos = () if params.ignore_eos else self._eos_token_ids
         new = NewRequest(
             request_id=request_id,
@@ -157,8 +158,8 @@ class Engine:
 
     def _release(self, request_id: str) -> None:
         """Mutates: the request no longer needs its adapter and its grammar, if it had any."""
-        if self._grammars is not None:
-            self._grammars.forget(request_id)
+        if self.grammars is not None:
+            self.grammars.forget(request_id)
         lora_id = self._held.pop(request_id, None)
         if lora_id is not None and self.adapters is not None:
             self.adapters.release(lora_id)
@@ -200,10 +201,10 @@ class Engine:
     def _execute(self, plan: StepPlan) -> RunnerOutput:
         """The runner's output. Mutates: requests for which a grammar leaves nothing to sample end."""
         needed = plan.needs_grammar & plan.samples
-        if self._grammars is None or not needed.any():
+        if self.grammars is None or not needed.any():
             return self._runner.execute(plan)
         rows = plan.rows[needed]
-        masks = self._grammars.fill(zip(rows.tolist(), self.scheduler.memory.table.request_ids[rows].tolist()))
+        masks = self.grammars.fill(zip(rows.tolist(), self.scheduler.memory.table.request_ids[rows].tolist()))
         try:
             return self._runner.execute(plan, masks)
         finally:
@@ -234,7 +235,10 @@ class Engine:
             return
         finished = {ended.request_id: ended for ended in self.scheduler.pop_finished()}
         for request_id, verdict in self._advance(tokens, output, finished):
-            if request_id in finished:
+            ended = finished.get(request_id)
+            if ended is not None:
+                if ended.reason == "length" and verdict is not None and verdict.error is None:
+                    finished[request_id] = replace(ended, reason="stop")  # complete with the last permitted token
                 continue
             generation = self._generations[request_id]
             if generation.stop_string is not None:
@@ -260,8 +264,8 @@ class Engine:
             stop_token = ended is not None and ended.stop_token_id is not None
             generation.advance(ids[:count], output.logprobs[row] if output.logprobs else None, stop_token)
             verdict = None
-            if self._grammars is not None:
-                verdict = self._grammars.advance(request_id, ids[: count - stop_token])
+            if self.grammars is not None:
+                verdict = self.grammars.advance(request_id, ids[: count - stop_token])
             advanced.append((request_id, verdict))
         return advanced
 
