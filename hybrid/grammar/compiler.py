@@ -18,8 +18,8 @@ NUM_WORKERS = 2
 MAX_KEPT = 256
 TIMEOUT_SECONDS = 30.0
 # Compilers recurse along chains of rules, and a thread that overflows its stack takes the process with it. Virtual
-# memory: a page counts once it is used. Enough for the longest chain in a text of the greatest length.
-STACK_BYTES = 512 * 1024 * 1024
+# memory: a page counts once it is used. Twice what the longest chain in a text of the greatest length needs.
+STACK_BYTES = 128 * 1024 * 1024
 
 
 class Compilation:
@@ -30,21 +30,23 @@ class Compilation:
         self._params = params
         self._future = future
         self._deadline = compiler.clock() + compiler.timeout
+        self._error: str | None = None
 
     def status(self) -> GateStatus:
-        """FAILED for an error and for a time-out; `error` then says which."""
-        if self._future.done():
-            return GateStatus.FAILED if self._future.exception() is not None else GateStatus.READY
-        if self._compiler.clock() <= self._deadline:
-            return GateStatus.PENDING
-        self._compiler.give_up(self._params, self._future)
-        return GateStatus.FAILED
+        """Mutates: FAILED for an error and for a time-out; `error` then says which, and it stays so."""
+        if self._error is None and self._future.done():
+            failure = self._future.exception()
+            if failure is None:
+                return GateStatus.READY
+            self._error = str(failure)
+        elif self._error is None and self._compiler.clock() > self._deadline:
+            self._compiler.give_up(self._params, self._future)
+            self._error = f"not compiled within {self._compiler.timeout:g} seconds"
+        return GateStatus.PENDING if self._error is None else GateStatus.FAILED
 
     def error(self) -> str:
         """Of a failed one."""
-        if not self._future.done():
-            return f"not compiled within {self._compiler.timeout:g} seconds"
-        return str(self._future.exception())
+        return self._error or ""
 
     def grammar(self) -> Grammar:
         """Of a ready one."""
