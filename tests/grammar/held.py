@@ -18,6 +18,7 @@ class HeldBackend:
     breaks_at: dict[str, int] = field(default_factory=dict)
     compiled: list[str] = field(default_factory=list)
     held: dict[str, threading.Event] = field(default_factory=dict)
+    started: dict[str, threading.Event] = field(default_factory=dict)
 
     def check(self, params: StructuredOutputsParams) -> None:
         self.inner.check(params)
@@ -25,6 +26,7 @@ class HeldBackend:
     def compile(self, params: StructuredOutputsParams) -> Grammar:
         text = str(params.regex)
         if text in self.held:
+            self.started[text].set()
             assert self.held[text].wait(60)
         self.compiled.append(text)
         if text in self.errors:
@@ -34,6 +36,7 @@ class HeldBackend:
 
     def hold(self, *texts: str) -> None:
         self.held |= {text: threading.Event() for text in texts}
+        self.started |= {text: threading.Event() for text in texts}
 
     def release(self, *texts: str) -> None:
         for text in texts or self.held:

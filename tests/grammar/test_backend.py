@@ -49,6 +49,11 @@ def allowed(matcher: Matcher, vocab_size: int) -> set[int]:
     return set(np.flatnonzero(bits).tolist())
 
 
+def ends(matcher: Matcher) -> tuple[bool, bool]:
+    """Whether the output may end here, and whether it must."""
+    return matcher.is_accepting, matcher.is_stopped
+
+
 def accepts(backend: LLGuidanceBackend, tokenizer: Tokenizer, params: StructuredOutputsParams, text: str) -> bool:
     """Whether `text` is a whole output: every token of it among those that the mask of its place allows."""
     matcher = compiled(backend, params)
@@ -64,7 +69,7 @@ def accepts(backend: LLGuidanceBackend, tokenizer: Tokenizer, params: Structured
     [
         (StructuredOutputsParams(json=NUMBER), '{"a": -12}', '{"a": "x"}'),
         (StructuredOutputsParams(json=NUMBER), '{\n  "a": 1\n}', '{"a": 1, "b": 2}'),
-        (StructuredOutputsParams(json=True), "[1, {}]", "[1, {}"),
+        (StructuredOutputsParams(json="true"), "[1, {}]", "[1, {}"),
         (StructuredOutputsParams(json_object=True), '{"x": [null, "\\n\\\\"]}', "[1]"),
         (StructuredOutputsParams(regex=r"[a-c]{2,3}\d"), "abc7", "xabc7"),
         (StructuredOutputsParams(regex="^ab$"), "ab", "abc"),
@@ -91,13 +96,13 @@ def test_blank_space_has_a_bound(backend: LLGuidanceBackend, tokenizer: Tokenize
 def test_the_end_is_allowed_where_the_grammar_ends(backend: LLGuidanceBackend, vocab_size: int) -> None:
     matcher = compiled(backend, StructuredOutputsParams(regex="a+|b"))
     [a], [b] = (Tokenizer(find_checkpoint("tiny")).encode(t, add_special_tokens=False).token_ids.tolist() for t in "ab")
-    assert not matcher.is_accepting and EOS not in allowed(matcher, vocab_size)
+    assert ends(matcher) == (False, False) and EOS not in allowed(matcher, vocab_size)
     matcher.consume([a])
-    assert matcher.is_accepting and not matcher.is_stopped
+    assert ends(matcher) == (True, False)
     assert {a, EOS} <= allowed(matcher, vocab_size)
     other = compiled(backend, StructuredOutputsParams(regex="a+|b"))
     other.consume([b])
-    assert other.is_stopped and allowed(other, vocab_size) == {EOS}
+    assert ends(other) == (True, True) and allowed(other, vocab_size) == {EOS}
 
 
 def test_matchers_of_one_grammar_are_apart(backend: LLGuidanceBackend, tokenizer: Tokenizer, vocab_size: int) -> None:
@@ -241,7 +246,7 @@ def test_a_property_may_have_any_name(backend: LLGuidanceBackend) -> None:
         (StructuredOutputsParams(grammar="start: nothing"), "nothing"),
         (StructuredOutputsParams(grammar="root ::= ("), "EBNF"),
         (StructuredOutputsParams(grammar="root ::= other"), "other"),
-        (StructuredOutputsParams(json=False), "allows nothing"),
+        (StructuredOutputsParams(json="false"), "allows nothing"),
         (StructuredOutputsParams(regex="a\0"), "character"),
         (StructuredOutputsParams(choice=["\ud800"]), "character"),
         (StructuredOutputsParams(regex="a" * (MAX_GRAMMAR_BYTES + 1)), f"{MAX_GRAMMAR_BYTES:,} bytes"),

@@ -1,6 +1,5 @@
 """Compilation in the background: shared, kept, given up on; failures are not remembered."""
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -86,8 +85,7 @@ def test_a_time_out_is_not_remembered_and_blocks_nobody(backend: HeldBackend) ->
     slow = compiler.submit(regex("a"))
     now = 5.0
     assert slow.status() is GateStatus.PENDING
-    while not slow._future.running():  # the worker may not have taken it up yet
-        threading.Event().wait(0.001)
+    assert backend.started["a"].wait(60)
     now = 5.5
     assert slow.status() is GateStatus.FAILED
     assert slow.error() == "not compiled within 5 seconds"

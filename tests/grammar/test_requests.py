@@ -1,4 +1,4 @@
-"""Requests with grammars in a whole engine: gates, masks, stop tokens, retraction, plans in flight, all kinds of ends."""
+"""Requests with grammars in a whole engine: gates, masks, stop tokens, retraction, plans in flight, ends."""
 
 import re
 from collections import defaultdict
@@ -30,8 +30,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def tiny(**arguments: Any) -> LLM:
-    arguments = {"memory": "64MiB", "max_num_seqs": 8, "max_num_batched_tokens": 128, "max_model_len": 256} | arguments
-    return LLM("tiny", seed=1, **arguments)
+    usual: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "max_model_len": 256}
+    return LLM("tiny", memory="64MiB", seed=1, **{**usual, **arguments})
 
 
 @pytest.fixture(scope="module")
@@ -140,10 +140,11 @@ def test_retraction_changes_nothing(llm: LLM, cause: str, in_flight: int) -> Non
     params = [following(PROSE, seed=seed) for seed in range(8)]
     expected = texts(llm, params)
     assert all(re.fullmatch(PROSE, text) for text in expected) and len(set(expected)) > 1
-    how: dict[str, Any] = (
-        {"force_retraction_every": 3} if cause == "force" else {"num_full_blocks": 60, "block_size": 4}
-    )
-    other = tiny(max_plans_in_flight=in_flight, initial_output_ratio=0.0, **how)
+    how: dict[str, dict[str, Any]] = {
+        "force": {"force_retraction_every": 3},
+        "blocks": {"num_full_blocks": 60, "block_size": 4, "initial_output_ratio": 0.0},
+    }
+    other = tiny(max_plans_in_flight=in_flight, **how[cause])
     assert texts(other, params) == expected
     assert other.stats().retractions > 0
     assert_idle(other)
@@ -261,13 +262,14 @@ def test_c7_those_that_were_blocked_keep_their_order(llm: LLM, held: HeldBackend
     held.hold("first", "second")
     for name in ("first", "second"):
         add(narrow, name, following(name))
-    add(narrow, "plain", SamplingParams(max_tokens=3))
-    run(narrow, until={"plain"})
-    held.release()
-    while any("grammar" in narrow.engine.scheduler.explain(name) for name in ("first", "second")):
-        narrow.engine.scheduler._waiting.sweep(0.0)
+    add(narrow, "plain", SamplingParams(max_tokens=30, ignore_eos=True))
+    [update] = narrow.engine.step()
+    assert (update.request_id, update.finish_reason) == ("plain", None)
     add(narrow, "tail", SamplingParams(max_tokens=3))
-    assert list(run(narrow)) == ["first", "second", "tail"]
+    held.release()
+    for sequence in narrow.engine.grammars._sequences.values():
+        sequence.compilation._future.result(60)
+    assert list(run(narrow)) == ["plain", "first", "second", "tail"]
     assert_idle(narrow)
 
 
