@@ -9,6 +9,7 @@ from itertools import count
 
 from hybrid.adapters.registry import Adapter
 from hybrid.frontend.collector import Collector
+from hybrid.frontend.generation import Update
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.prompt import Prompt
 
@@ -26,7 +27,13 @@ class Driver:
         self._seed = seed
         self._numbers = count()
         self._collectors: dict[str, Collector] = {}  # by the engine's request id
+        self._news: dict[Collector, list[Update]] = {}  # of steps that nobody was told about yet
         self.num_tokens = 0  # generated since the start
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `step` has anything to do or to say."""
+        return self._engine.is_busy or bool(self._news)
 
     def submit(
         self,
@@ -34,18 +41,21 @@ class Driver:
         params: Sequence[SamplingParams],
         priorities: Sequence[int],
         adapters: Sequence[Adapter | None] | None = None,
+        names: Sequence[str] | None = None,
     ) -> list[Collector]:
         """Mutates: all of them wait, or none. Raises ValueError, naming the prompt's index where there are several.
 
-        adapters: one each; None: the base model.
+        adapters: one each; None: the base model. names: of the requests, none of which may be under way; None: they
+        are numbered.
         """
         submitted: list[Collector] = []
         try:
             for index, (prompt, chosen, priority) in enumerate(zip(prompts, params, priorities, strict=True)):
                 adapter = adapters[index] if adapters is not None else None
                 try:
+                    name = names[index] if names is not None else None
                     with DeferredInterrupts():  # at whose end the request is listed, and so taken back
-                        submitted.append(self._submit_one(prompt, chosen, priority, adapter))
+                        submitted.append(self._submit_one(prompt, chosen, priority, adapter, name))
                 except ValueError as error:
                     raise ValueError(f"prompt {index}: {error}" if len(prompts) > 1 else str(error)) from None
         except BaseException:
@@ -53,11 +63,13 @@ class Driver:
             raise
         return submitted
 
-    def _submit_one(self, prompt: Prompt, params: SamplingParams, priority: int, adapter: Adapter | None) -> Collector:
+    def _submit_one(
+        self, prompt: Prompt, params: SamplingParams, priority: int, adapter: Adapter | None, name: str | None
+    ) -> Collector:
         max_tokens = self._processor.max_tokens(prompt, params)
         number = next(self._numbers)
         seed = params.seed if params.seed is not None else _derive_seed(self._seed, number)
-        name = str(number)
+        name = name if name is not None else str(number)
         names = (name,) if params.n == 1 else tuple(f"{name}-{index}" for index in range(params.n))
         collector = Collector(name, prompt, names)
         try:
@@ -77,30 +89,38 @@ class Driver:
             raise
         return collector
 
-    def step(self) -> set[Collector]:
-        """Mutates: one step of the engine. Returns the requests that something came for. Ctrl-C waits for its end."""
+    def step(self) -> dict[Collector, list[Update]]:
+        """Mutates: one step of the engine. Returns what came since the last one, by request. Ctrl-C waits for its
+        end."""
         with DeferredInterrupts():
-            return self._step()
+            self._step()
+            news, self._news = self._news, {}
+            return news
+
+    def abort(self, collectors: Sequence[Collector]) -> None:
+        """Mutates: what of these requests is not finished will end with one of the next steps."""
+        for collector in collectors:
+            for sequence_id in collector.sequence_ids:
+                if self._collectors.get(sequence_id) is collector:
+                    self._engine.abort(sequence_id)
 
     def cancel(self, collectors: Sequence[Collector]) -> None:
         """Mutates: what of these requests is not finished ends, and the steps in flight are waited for."""
         with DeferredInterrupts():
-            for collector in collectors:
-                for sequence_id in collector.sequence_ids:
-                    self._engine.abort(sequence_id)
-            while any(sequence_id in self._collectors for c in collectors for sequence_id in c.sequence_ids):
+            self.abort(collectors)
+            while any(self._collectors.get(sequence_id) is c for c in collectors for sequence_id in c.sequence_ids):
                 self._step()
+            for collector in collectors:
+                self._news.pop(collector, None)
 
-    def _step(self) -> set[Collector]:
-        changed = set()
+    def _step(self) -> None:
         for update in self._engine.step():
             collector = self._collectors[update.request_id]
             collector.add(update)
             self.num_tokens += len(update.token_ids)
-            changed.add(collector)
+            self._news.setdefault(collector, []).append(update)
             if update.finish_reason is not None:
                 del self._collectors[update.request_id]
-        return changed
 
 
 def _derive_seed(*parts: int) -> int:

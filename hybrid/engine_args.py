@@ -15,6 +15,7 @@ from .memory_size import parse_memory
 
 DEFAULT_MAX_NUM_SEQS = 128
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
+MAX_THREADS = 1024  # many more, and the process dies on the first step
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 # Choices of SchedulerConfig that the arguments already carry, or that follow from the model.
@@ -99,6 +100,8 @@ class EngineArgs:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
                 raise ValueError(f"{name} must be an integer of at least {lowest}, got {value!r}")
+        if self.num_threads is not None and self.num_threads > MAX_THREADS:
+            raise ValueError(f"num_threads must be at most {MAX_THREADS}, got {self.num_threads}")
         for name in ("skip_tokenizer_init", "enable_prefix_caching", "enable_lora"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")

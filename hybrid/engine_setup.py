@@ -27,6 +27,9 @@ from .engine_args import EngineArgs
 from .engine_memory import gpu_pool_memory, pool_sizes
 from .lora import build_store, lora_targets
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
+from .sampling_params import SamplingParams
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def set_up(args: EngineArgs) -> Setup:
     eos_token_ids = _eos_token_ids(model, generation_defaults)
     engine = Engine(
         scheduler,
-        ModelRunner(loaded.decoder, sizes, device, loaded.encoder),
+        ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets),
         tokenizer,
         eos_token_ids,
         scheduler_config.max_plans_in_flight,
@@ -95,11 +98,28 @@ def _grammars(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: tuple
     return Grammars(GrammarCompiler(backend), vocab_size, eos_token_ids)
 
 
+def default_sampling_params(generation_defaults: Mapping[str, Any], max_tokens: int | None) -> SamplingParams:
+    """What a `generation_config.json` recommends; where it says do_sample false, the most likely token, whatever else
+    it says about drawing. Raises ValueError for a value that can never be."""
+    greedy = generation_defaults.get("do_sample") is False
+    names = ("repetition_penalty",) if greedy else SAMPLING
+    given = {name: value for name in names if (value := generation_defaults.get(name)) is not None}
+    if greedy:
+        given["temperature"] = 0.0
+    return SamplingParams(max_tokens=max_tokens, **given)
+
+
 def _generation_defaults(checkpoint: Path) -> Mapping[str, Any]:
-    """How to sample when nobody says, spelled as `generation_config.json` does. Raises ValueError."""
-    if checkpoint.is_dir():
-        return read_json(checkpoint / "generation_config.json") or {}
-    return recommended_sampling(checkpoint)
+    """How to sample when nobody says, spelled as `generation_config.json` does, its values checked. ValueError."""
+    if not checkpoint.is_dir():
+        return recommended_sampling(checkpoint)
+    path = checkpoint / "generation_config.json"
+    defaults = read_json(path) or {}
+    try:
+        default_sampling_params(defaults, None)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return defaults
 
 
 def _room(device: torch.device) -> int:

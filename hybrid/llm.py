@@ -21,7 +21,7 @@ from hybrid.scheduler.stats import SchedulerStats
 
 from .driver import Driver
 from .engine_args import DEFAULT_MAX_NUM_BATCHED_TOKENS, EngineArgs
-from .engine_setup import set_up
+from .engine_setup import default_sampling_params, set_up
 from .lora_request import LoRARequest, one_each
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
@@ -220,11 +220,7 @@ class LLM:
 
     def get_default_sampling_params(self, max_tokens: int | None = 16) -> SamplingParams:
         """What the checkpoint's `generation_config.json` recommends; greedy where it says do_sample false."""
-        known = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        given = {name: value for name in known if (value := self._generation_defaults.get(name)) is not None}
-        if self._generation_defaults.get("do_sample") is False:
-            given["temperature"] = 0.0
-        return SamplingParams(max_tokens=max_tokens, **given)
+        return default_sampling_params(self._generation_defaults, max_tokens)
 
     def stats(self) -> SchedulerStats:
         """Counters since the start, and the six ledgers as they are now, by the name of their pool."""
@@ -258,7 +254,7 @@ class LLM:
                 dynamic_ncols=True,
             ) as bar:
                 while unfinished:
-                    done = {collector for collector in self._driver.step() & unfinished if collector.finished}
+                    done = {collector for collector in self._driver.step().keys() & unfinished if collector.finished}
                     unfinished -= done
                     rate = (self._driver.num_tokens - tokens_before) / max(monotonic() - started, 1e-9)
                     bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)

@@ -5,12 +5,18 @@ so that every operation splits its tokens with one slice. Numbers that steer con
 arrays; an operation's `plan` uploads what its kernels need, once per step. This file knows neither requests nor pools.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # it needs what is here
+    from .ops.lora import LoraBatch
 
 Ints = NDArray[np.int64]
 
@@ -112,6 +118,7 @@ class ForwardContext:
     images: ImageTokens | None
     caches: tuple[LayerCache, ...]
     deferred: DeferredStates | None = None
+    lora: LoraBatch | None = None
 
     @property
     def num_rows(self) -> int:

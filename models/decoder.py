@@ -27,6 +27,7 @@ from .layers.short_conv import ShortConv
 from .layers.step import Step
 from .layers.zamba2 import SharedBlock, SharedHybrid
 from .ops.dispatch import select_ops
+from .ops.lora import LoraBatch
 from .weights import Weights
 
 Layer = Callable[[torch.Tensor, Step], torch.Tensor]
@@ -84,7 +85,13 @@ class Decoder:
         self._norm = Norm(design.norm, weights)
         # A tied table is kept twice where projections are packed: once to look rows up, once as the head.
         self._embedding = weights(design.embedding)
-        self._head = Linear((self._embedding if design.head is None else weights(design.head),))
+        size = self._embedding.shape
+        self._table_site = weights.site(design.embedding.removesuffix(".weight"), *size, table=True)
+        head = design.head or design.tied_head
+        self._head = Linear(
+            (self._embedding if design.head is None else weights(design.head),),
+            sites=() if head is None else (weights.site(head.removesuffix(".weight"), size[1], size[0]),),
+        )
         self._per_layer = None if design.per_layer is None else PerLayerEmbedding(design.per_layer, weights)
         index = 0
         indices: dict[str, int] = {}  # of the caches of attentions, by name
@@ -99,6 +106,7 @@ class Decoder:
             scale = None if branch.scale is None else weights(branch.scale)
             branches.append(Branch(pre, tuple(built), post, branch.multiplier, scale, self.dtype))
         self._branches = tuple(branches)
+        self.lora_sites = weights.sites
 
     @property
     def max_positions(self) -> int:
@@ -113,27 +121,34 @@ class Decoder:
 
         Mutates the caches in `context`: keys and values of every token, and the state of every row.
         """
-        x = self._embed(context.token_ids)
+        x = self._embed(context.token_ids, context.lora)
         if context.images is not None:
             x[context.images.indices] = context.images.embeddings.to(x.dtype)
-        step = Step(context, self._ops, x, None if self._per_layer is None else self._per_layer(context.token_ids, x))
+        step = Step(
+            context,
+            self._ops,
+            x,
+            None if self._per_layer is None else self._per_layer(context.token_ids, x, context.lora),
+        )
         if self._design.residual_float32:
             x = x.float()
         for branch in self._branches:
             x = branch(x, step)
         return x
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, hidden_size] as `forward` gives it -> [n, vocab_size] float32."""
-        logits = self._head(self._norm(hidden).to(self.dtype)).float()
+    def compute_logits(self, hidden: torch.Tensor, lora: LoraBatch | None = None) -> torch.Tensor:
+        """[n, hidden_size] as `forward` gives it, and what adapters do to these n rows -> [n, vocab_size] float32."""
+        logits = self._head(self._norm(hidden).to(self.dtype), lora).float()
         if self._design.logits_multiplier != 1.0:
             logits *= self._design.logits_multiplier
         if self._design.logits_softcap is not None:
             logits = torch.tanh(logits / self._design.logits_softcap) * self._design.logits_softcap
         return logits
 
-    def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+    def _embed(self, token_ids: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
         x = self._embedding.index_select(0, token_ids)
+        if lora is not None:
+            lora.add_rows(self._table_site, token_ids, x)
         if self._design.embedding_multiplier != 1.0:
             factor = self._design.embedding_multiplier
             if self._design.embedding_multiplier_rounded:

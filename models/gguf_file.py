@@ -15,11 +15,13 @@ import gguf
 import numpy as np
 import torch
 
+from .blueprint.config_reader import one_line
 from .tensor_files import TensorEntry, read_plain, scratch
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_DIMENSIONS = 4
+MAX_HEADER = 64 << 20  # bytes; as numbers and strings of Python they take several times as many
 SLAB = 1 << 21  # values that are dequantised at a time; the packages's own temporaries are a few times as large
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 QUANTISED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
@@ -102,7 +104,7 @@ class _Header:
             try:
                 kind = gguf.GGMLQuantizationType(number)
             except ValueError:
-                raise ValueError(f"{self._path}: tensor {name} has the unknown type {number}") from None
+                raise self._wrong(f"tensor {name} has the unknown type {number}") from None
             block_values, block_bytes = gguf.GGML_QUANT_SIZES[kind]
             if shape[-1] % block_values:
                 raise self._wrong(f"a row of tensor {name} has {shape[-1]} values, no multiple of {kind.name}'s block")
@@ -158,8 +160,10 @@ class _Header:
         """Mutates: the next bytes. Raises ValueError where there are fewer."""
         if count > len(self._data) - self._at:
             raise self._wrong("it ends early, within its header")
+        if count > MAX_HEADER - self._at:
+            raise self._wrong(f"its header is larger than {MAX_HEADER:,} bytes")
         self._at += count
         return self._data[self._at - count : self._at]
 
     def _wrong(self, why: str) -> ValueError:
-        return ValueError(f"{self._path} is not a readable GGUF file: {why}")
+        return ValueError(f"{self._path} is not a readable GGUF file: {one_line(why)}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .blueprint.config_reader import ConfigReader
+from .blueprint.config_reader import ConfigReader, one_line, shown
 from .blueprint.rope import read_rope
 from .gguf_file import PLAIN, QUANTISED, GGUFFile
 from .tensor_files import TensorEntry, TensorFiles
@@ -71,7 +71,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     data.refuse("split.count", (0, 1), "join its parts into one file first (llama-gguf-split --merge)")
     for name in data:
         if name.startswith(f"{ARCHITECTURE}.") and name not in _KEYS:
-            raise ValueError(f"metadata.{name} is {data.get(name)!r}, which is not supported")
+            raise ValueError(f"metadata.{one_line(name)} is {shown(data.get(name))}, which is not supported")
 
     def key(name: str) -> str:
         return f"{ARCHITECTURE}.{name}"

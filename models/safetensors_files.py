@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from .blueprint.config_reader import one_line
 from .blueprint.json_object import read_json
 from .blueprint.model import Prefixes
 from .tensor_files import TensorEntry, TensorFiles, read_plain
@@ -31,7 +32,7 @@ class SafetensorsFiles(TensorFiles):
             for spelled, entry in _entries(path).items():
                 name = _renamed(spelled, prefixes)
                 if name in entries:
-                    raise ValueError(f"{path}: tensor {spelled} is also in {entries[name].path.name}")
+                    raise ValueError(f"{path}: tensor {one_line(spelled)} is also in {entries[name].path.name}")
                 entries[name] = entry
                 self._spelled[name] = spelled
         super().__init__(folder, entries)
@@ -65,7 +66,7 @@ def _entries(path: Path) -> dict[str, TensorEntry]:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
     except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{path} is not a readable safetensors file: {error}") from None
+        raise ValueError(f"{path} is not a readable safetensors file: {one_line(error)}") from None
     return {
         name: TensorEntry(
             path,

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from .blueprint.config_reader import one_line, shown
 from .blueprint.parts import Shape
 
 NAMED_AT_MOST = 3  # tensors that one error sentence lists
@@ -73,14 +74,15 @@ class TensorFiles(ABC):
             entry = self.entries[name]
             if entry.shape != shape:
                 raise ValueError(
-                    f"{entry.path}: tensor {self.spelled(name)} has shape {list(entry.shape)}, expected {list(shape)}"
+                    f"{entry.path}: tensor {self.spelled(name)} has shape {shown(list(entry.shape))}, "
+                    f"expected {list(shape)}"
                 )
             self.refuse_dtype(name)
 
     def _refuse_names(self, what: str, names: set[str]) -> None:
         if not names:
             return
-        listed = ", ".join(self.spelled(name) for name in sorted(names)[:NAMED_AT_MOST])
+        listed = ", ".join(one_line(self.spelled(name)) for name in sorted(names)[:NAMED_AT_MOST])
         more = f" and {len(names) - NAMED_AT_MOST} more" if len(names) > NAMED_AT_MOST else ""
         raise ValueError(f"{self.where} {what} tensor{'s' if len(names) > 1 else ''} {listed}{more}")
 

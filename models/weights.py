@@ -4,9 +4,11 @@ Knows neither files nor layers: a source reads, layers ask. What was handed over
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+
+from .layers.lora import LoraSite
 
 
 class TensorSource(Protocol):
@@ -24,6 +26,18 @@ class Weights:
         self._source = source
         self.dtype = dtype
         self.device = device
+        self._sites: list[LoraSite] = []
+
+    @property
+    def sites(self) -> tuple[LoraSite, ...]:
+        """What adapters may change, of all layers that were built from these weights."""
+        return tuple(self._sites)
+
+    def site(self, name: str, inputs: int, outputs: int, offset: int = 0, scale: Any = 1.0, **more: Any) -> LoraSite:
+        """Mutates: a place where adapters may change the module `name`; see LoraSite."""
+        site = LoraSite(name, inputs, outputs, offset, scale, **more)
+        self._sites.append(site)
+        return site
 
     def __call__(self, name: str, multiplier: float = 1.0) -> torch.Tensor:
         """The tensor in the model's dtype, times `multiplier` (computed in float32).

@@ -22,7 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: tests that share their fixtures belong to one process."""
     for item in items:
         callspec = getattr(item, "callspec", None)
-        case = callspec.params.get("oracle", "") if callspec is not None else ""
+        params = callspec.params if callspec is not None else {}
+        case = params.get("oracle") or params.get("adapted") or ""
         item.add_marker(pytest.mark.xdist_group(f"{item.path}: {case}"))
 
 

@@ -490,6 +490,28 @@ def test_a_checkpoint_with_wrong_files_names_them(folder: Path) -> None:
         LLM(folder, memory="8MiB", max_num_seqs=2)
 
 
+@pytest.mark.parametrize(
+    ("recommended", "message"),
+    [
+        ({"temperature": "hot"}, "temperature must be"),
+        ({"temperature": -1}, "temperature must be"),
+        ({"top_k": 2.5}, "top_k must be"),
+        ({"top_p": 7}, "top_p must be"),
+        ({"repetition_penalty": 0, "do_sample": False}, "repetition_penalty must be"),
+    ],
+)
+def test_a_generation_config_that_cannot_be_is_named(folder: Path, recommended: dict[str, Any], message: str) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(recommended))
+    with pytest.raises(ValueError, match=rf"generation_config\.json: {message}"):
+        LLM(folder, memory="8MiB", max_num_seqs=2)
+
+
+def test_what_a_generation_config_says_of_draws_means_nothing_without_draws(folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": -1, "top_p": 0}))
+    params = LLM(folder, memory="8MiB", max_num_seqs=2).get_default_sampling_params()
+    assert (params.temperature, params.top_p) == (0.0, 1.0)
+
+
 def test_defaults_come_from_the_generation_config(folder: Path) -> None:
     (folder / "generation_config.json").write_text(
         json.dumps({"do_sample": True, "temperature": 0.7, "top_k": 5, "eos_token_id": [2, 9]})
@@ -553,6 +575,7 @@ def test_a_picture_seen_before_is_not_encoded_again(llm: LLM) -> None:
         ({"tokenizer": 7}, "tokenizer must be a folder, got 7"),
         ({"device": "meta"}, "device 'meta' cannot be used"),
         ({"device": "privateuseone"}, "device 'privateuseone' cannot be used"),
+        ({"num_threads": 10**9}, "num_threads must be at most 1024, got 1000000000"),
         ({"device": True}, "device must be a name such as 'cpu' or 'cuda:1', got True"),
     ],
 )

@@ -13,6 +13,7 @@ from hybrid import __version__
 from .chat import chat
 from .generate import generate
 from .plan import plan
+from .serve import serve
 
 app = typer.Typer(
     name="hybrid",
@@ -40,6 +41,7 @@ def _root(
 app.command()(chat)
 app.command()(generate)
 app.command()(plan)
+app.command()(serve)
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ def open_llm(
                 model,
                 memory=memory,
                 device=device,
-                num_threads=threads if threads is not None else _default_threads(model),
+                num_threads=threads if threads is not None else default_threads(model),
                 dtype=dtype,
                 seed=seed,
                 max_num_seqs=max_num_seqs,
@@ -135,7 +135,7 @@ def lora_request(llm: "LLM", name: str | None) -> "LoRARequest | None":
     return None if chosen is None else LoRARequest(chosen)
 
 
-def _default_threads(model: str) -> int | None:
+def default_threads(model: str) -> int | None:
     """1 for a small checkpoint, None otherwise. Raises ValueError when there is no such checkpoint."""
     from hybrid.checkpoints import find_checkpoint
 

@@ -68,6 +68,10 @@ class Collector:
         return all(sequence.finish_reason is not None for sequence in self._sequences.values())
 
     @property
+    def num_prompt_tokens(self) -> int:
+        return len(self._prompt_token_ids)
+
+    @property
     def num_tokens(self) -> int:
         """Generated so far, by all sequences."""
         return sum(len(sequence.token_ids) for sequence in self._sequences.values())

@@ -11,6 +11,7 @@ from typing import Any
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors
 
+from hybrid.models.blueprint.config_reader import one_line, shown
 from hybrid.models.gguf_file import GGUFFile
 
 from .tokenizer_files import TokenizerParts
@@ -64,27 +65,29 @@ def _bpe(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
         raise ValueError("the file holds no tokenizer (no tokenizer.ggml.model)")
     if model != "gpt2":
         raise ValueError(
-            f"tokenizer.ggml.model {model!r} is not supported, only 'gpt2'; a folder with a tokenizer.json can be "
+            f"tokenizer.ggml.model {shown(model)} is not supported, only 'gpt2'; a folder with a tokenizer.json can be "
             "given as tokenizer instead"
         )
     pre = metadata.get("tokenizer.ggml.pre")
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise ValueError(
-            f"tokenizer.ggml.pre {pre!r} is not supported; supported are {', '.join(sorted(PRE_TOKENIZERS))}"
+            f"tokenizer.ggml.pre {shown(pre)} is not supported; supported are {', '.join(sorted(PRE_TOKENIZERS))}"
         )
     tokens = _strings(metadata, "tokenizer.ggml.tokens")
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         twice = next(token for index, token in enumerate(tokens) if vocabulary[token] != index)
-        raise ValueError(f"tokenizer.ggml.tokens lists {twice!r} twice")
+        raise ValueError(f"tokenizer.ggml.tokens lists {shown(twice)} twice")
     kinds = metadata.get("tokenizer.ggml.token_type", [])
+    if not isinstance(kinds, list):
+        raise ValueError(f"tokenizer.ggml.token_type must be a list, got {shown(kinds)}")
     if kinds and len(kinds) != len(tokens):
         raise ValueError(f"tokenizer.ggml.token_type lists {len(kinds)} kinds for {len(tokens)} tokens")
     merges = [_pair(merge) for merge in _strings(metadata, "tokenizer.ggml.merges")]
     try:
         bpe = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _LLAMA3_NAMES)
     except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"tokenizer.ggml.merges do not fit the tokens: {error}") from None
+        raise ValueError(f"tokenizer.ggml.merges do not fit the tokens: {one_line(error)}") from None
     tokenizer = tokenizers.Tokenizer(bpe)
     splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in PRE_TOKENIZERS[pre]]
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -110,7 +113,7 @@ def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
 def _pair(merge: str) -> tuple[str, str]:
     left, _, right = merge.partition(" ")
     if not left or not right:
-        raise ValueError(f"tokenizer.ggml.merges holds {merge!r}, which is no pair of tokens")
+        raise ValueError(f"tokenizer.ggml.merges holds {shown(merge)}, which is no pair of tokens")
     return left, right
 
 
@@ -120,7 +123,7 @@ def _token(metadata: Mapping[str, Any], key: str, tokens: list[str]) -> str | No
     if token_id is None:
         return None
     if not isinstance(token_id, int) or not 0 <= token_id < len(tokens):
-        raise ValueError(f"{key} is {token_id!r}, which is no token")
+        raise ValueError(f"{key} is {shown(token_id)}, which is no token")
     return tokens[token_id]
 
 

@@ -4,6 +4,7 @@ Knows the limits of the model; knows no requests that run. Everything wrong with
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ from .prompt import Pixels, Prompt
 from .tokenizer import Tokenizer
 
 _KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "cache_salt")
+
+
+class PromptTooLongError(ValueError):
+    """A prompt that leaves no room for an answer."""
 
 
 class Processor:
@@ -41,30 +46,49 @@ class Processor:
         num_image_tokens: int | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._eos_token_ids = np.array(sorted(eos_token_ids), dtype=np.int32)
         self._image_token_id = image_token_id
         self._image_size = image_size
         self._num_image_tokens = num_image_tokens
 
-    def process(self, prompt: object) -> Prompt:
+    def process(self, prompt: object, add_special_tokens: bool = True) -> Prompt:
         """prompt: text, token ids, or a mapping with "prompt" or "prompt_token_ids" and perhaps "multi_modal_data"
-        ({"image": one picture or a list of them}) and "cache_salt". Raises ValueError."""
+        ({"image": one picture or a list of them}) and "cache_salt". add_special_tokens: text gets what the tokenizer
+        adds itself. Raises ValueError."""
         if isinstance(prompt, Mapping):
-            return self._from_mapping(prompt)
+            return self._from_mapping(prompt, add_special_tokens)
         if isinstance(prompt, str):
-            return self._from_text(prompt, (), "", add_special_tokens=True)
+            return self._from_text(prompt, (), "", add_special_tokens=add_special_tokens)
         return self._finish(None, self._token_ids(prompt), (), "", ())
 
-    def process_chat(self, conversation: Conversation, cache_salt: str = "") -> Prompt:
+    def process_chat(
+        self,
+        conversation: Conversation,
+        cache_salt: str = "",
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        add_special_tokens: bool = False,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Prompt:
         """The conversation through the chat template, up to where the assistant answers. The ends of its messages are
-        resume hints. Raises ValueError."""
+        resume hints. Raises ValueError.
+
+        add_generation_prompt: false leaves out what begins an answer. continue_final_message: the prompt ends with the
+        text of the last message, for the model to go on with. variables: further ones for the template.
+        """
         tokenizer = self._require_tokenizer("a chat")
         self._refuse_images(len(conversation.images))  # before the template does, less clearly
-        text = tokenizer.render_chat(conversation.messages)
-        ends = _rendered_ends(tokenizer, conversation.messages, text)
-        return self._from_text(text, conversation.images, cache_salt, add_special_tokens=False, ends=ends)
+        if continue_final_message and add_generation_prompt:
+            raise ValueError("continue_final_message begins no new answer: it needs add_generation_prompt false")
+        messages = conversation.messages
+        text = tokenizer.render_chat(messages, add_generation_prompt, variables)
+        if continue_final_message:
+            text = _without_last_end(text, messages[-1])
+        ends = _rendered_ends(tokenizer, messages, text, variables)
+        return self._from_text(text, conversation.images, cache_salt, add_special_tokens=add_special_tokens, ends=ends)
 
     def max_tokens(self, prompt: Prompt, params: SamplingParams) -> int:
         """Most tokens to generate: `params.max_tokens`, within the context. Raises ValueError for more `min_tokens`."""
@@ -77,7 +101,7 @@ class Processor:
             )
         return most
 
-    def _from_mapping(self, prompt: Mapping[Any, Any]) -> Prompt:
+    def _from_mapping(self, prompt: Mapping[Any, Any], add_special_tokens: bool) -> Prompt:
         for key in prompt:
             if key not in _KEYS:
                 raise ValueError(f"a prompt has no key {key!r}; there are {', '.join(_KEYS)}")
@@ -92,7 +116,7 @@ class Processor:
             return self._finish(None, self._token_ids(token_ids), images, salt, ())
         if not isinstance(text, str):
             raise ValueError(f"'prompt' must be a string, got {type(text).__name__}")
-        return self._from_text(text, images, salt, add_special_tokens=True)
+        return self._from_text(text, images, salt, add_special_tokens=add_special_tokens)
 
     def _from_text(
         self,
@@ -113,7 +137,7 @@ class Processor:
         tokenizer = self._require_tokenizer("text")
         most = self._max_model_len * tokenizer.max_chars_per_token
         if len(text) > most:  # as in vLLM: not worth the minutes of tokenising it
-            raise ValueError(
+            raise PromptTooLongError(
                 f"the prompt has {len(text):,} characters, more than the {most:,} that fit into max_model_len "
                 f"{self._max_model_len}"
             )
@@ -136,8 +160,8 @@ class Processor:
         for token_id in value:
             if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
                 raise ValueError(f"token ids must be integers, got {token_id!r}")
-            if not 0 <= token_id < self._vocab_size:
-                raise ValueError(f"token id {token_id} is not below the vocabulary size {self._vocab_size}")
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(f"token id {token_id} is not below the vocabulary size {self.vocab_size}")
         return np.array(value, dtype=np.int32)
 
     def _finish(
@@ -151,12 +175,12 @@ class Processor:
         """`hints` are positions in `token_ids`, where a placeholder is still one token."""
         if len(token_ids) == 0:
             raise ValueError("the prompt is empty")
-        if int(token_ids.max()) >= self._vocab_size:  # a tokenizer may know more tokens than the model
-            raise ValueError(f"token id {int(token_ids.max())} is not below the vocabulary size {self._vocab_size}")
+        if int(token_ids.max()) >= self.vocab_size:  # a tokenizer may know more tokens than the model
+            raise ValueError(f"token id {int(token_ids.max())} is not below the vocabulary size {self.vocab_size}")
         places = self._placeholders(token_ids, len(sources))
         length = len(token_ids) + len(places) * ((self._num_image_tokens or 1) - 1)
         if length >= self._max_model_len:
-            raise ValueError(
+            raise PromptTooLongError(
                 f"the prompt has {length} tokens, more than the {self._max_model_len - 1} that max_model_len "
                 f"{self._max_model_len} leaves room for"
             )
@@ -223,11 +247,27 @@ class Processor:
         ]
 
 
-def _rendered_ends(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], text: str) -> Iterator[int]:
+def _without_last_end(text: str, message: Mapping[str, Any]) -> str:
+    """The rendered conversation up to the end of its last message's text. Raises ValueError if there is no such."""
+    content = message["content"]
+    if not isinstance(content, str):
+        content = next((part["text"] for part in reversed(content) if part["type"] == "text"), "")
+    words = content.strip()  # templates often strip it
+    start = text.rfind(words)
+    if not words or start < 0:
+        raise ValueError("continue_final_message needs a last message whose text the chat template shows")
+    end = start + len(words)
+    trailing = content[len(content.rstrip()) :]
+    return text[:end] + (trailing if text.startswith(trailing, end) else "")
+
+
+def _rendered_ends(
+    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], text: str, variables: Mapping[str, Any]
+) -> Iterator[int]:
     """Characters of `text`, the rendered conversation, at which its messages end, the last one's left out."""
     for count in range(1, len(messages)):
         try:
-            part = tokenizer.render_chat(messages[:count], add_generation_prompt=False)
+            part = tokenizer.render_chat(messages[:count], False, variables)
         except ValueError:  # a template may refuse a conversation that ends there
             continue
         if text.startswith(part):

@@ -6,6 +6,7 @@ Knows neither models nor images: a placeholder is a token like any other.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,18 @@ class Tokenizer:
         """All of it but the chat template, as the `tokenizers` library writes it to `tokenizer.json`."""
         return self._tokenizer.to_str()
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
-        """The conversation as one text. Raises ValueError when there is no template, or it refuses the messages."""
+    def token(self, token_id: int) -> str:
+        """How the vocabulary spells a token; "" for an id that it does not have."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """The conversation as one text. `variables`: further ones for the template. Raises ValueError when there is no
+        template, or it refuses the messages."""
         if self._template is None:
             raise ValueError("the tokenizer has no chat template; pass a prompt instead of messages")
-        return self._template.render(messages, add_generation_prompt)
+        return self._template.render(messages, add_generation_prompt, variables)

@@ -11,6 +11,7 @@ from typing import Any
 
 import tokenizers
 
+from hybrid.models.blueprint.config_reader import one_line, shown
 from hybrid.models.blueprint.json_object import read_json
 
 # What holds a vocabulary in ways that are not read, and what they are called.
@@ -40,7 +41,7 @@ def read_folder(folder: Path) -> TokenizerParts:
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"{path} cannot be read: {error}") from None
+        raise ValueError(f"{path} cannot be read: {one_line(error)}") from None
     tokenizer.no_truncation()  # as it was used in training
     tokenizer.no_padding()
     config = read_json(folder / "tokenizer_config.json") or {}
@@ -81,7 +82,7 @@ def _add_tokens(tokenizer: tokenizers.Tokenizer, path: Path, config: Mapping[str
         flags = {name: bool(entry[name]) for name in _FLAGS if name in entry}
         tokenizer.add_tokens([tokenizers.AddedToken(text, **flags)])
         if tokenizer.token_to_id(text) != int(key):
-            raise ValueError(f"{path}: the added token {text!r} cannot have the id {key}")
+            raise ValueError(f"{path}: the added token {shown(text)} cannot have the id {one_line(key)}")
 
 
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:

@@ -13,6 +13,7 @@ from hybrid.pools.sizing import PoolSizes
 from hybrid.scheduler.plan import Ints, StepPlan
 
 from .caches import Caches
+from .lora_cache import LoraCache
 from .row_mirror import RowMirror
 
 
@@ -45,7 +46,14 @@ class Batch:
     drafted: Drafted | None
 
 
-def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: PoolSizes, device: torch.device) -> Batch:
+def build_batch(
+    plan: StepPlan,
+    mirror: RowMirror,
+    caches: Caches,
+    sizes: PoolSizes,
+    device: torch.device,
+    lora: LoraCache | None = None,
+) -> Batch:
     """Pure: reads the mirror after the plan's deltas were applied."""
     # 1. order: decode rows first, otherwise as planned
     longer = plan.num_scheduled_tokens > 1
@@ -84,6 +92,7 @@ def build_batch(plan: StepPlan, mirror: RowMirror, caches: Caches, sizes: PoolSi
         images=_images(plan, rows, computed, starts, caches, device),
         caches=caches.layers,
         deferred=None if drafted is None else drafted.states,
+        lora=None if lora is None else lora.batch(mirror.lora_id[rows], scheduled),
     )
     # 4. what is sampled, in the plan's order
     place = np.empty_like(order)

@@ -4,7 +4,7 @@ Order of one step: new rows and deltas, copies, encoder, decoder with snapshots,
 result of the one before was committed: what it needs of that result is in the row mirror.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from hybrid.models.context import ForwardContext
+from hybrid.models.layers.lora import LoraSite
+from hybrid.models.ops.lora import LoraBatch
 from hybrid.pools.sizing import PoolSizes
 from hybrid.pools.specs import ModelSpec
 from hybrid.sampling_params import SamplingParams
@@ -20,6 +22,7 @@ from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 
 from .batch import Batch, Drafted, build_batch
 from .caches import Caches
+from .lora_cache import AdapterSource, LoraCache
 from .row_mirror import RowMirror
 from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
 from .sampling_columns import TokenBias, token_bias
@@ -43,7 +46,10 @@ class Decoder(Protocol):
 
     def forward(self, context: ForwardContext) -> torch.Tensor: ...
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+    @property
+    def lora_sites(self) -> Sequence[LoraSite]: ...
+
+    def compute_logits(self, hidden: torch.Tensor, lora: LoraBatch | None = None) -> torch.Tensor: ...
 
 
 class Encoder(Protocol):
@@ -80,7 +86,10 @@ class ModelRunner:
         sizes: PoolSizes,
         device: torch.device | str = "cpu",
         encoder: Encoder | None = None,
+        adapters: AdapterSource | None = None,
+        lora_targets: Collection[str] = (),
     ) -> None:
+        """adapters: with them the LoRA pool is allocated, at the model's sites that are among `lora_targets`."""
         if sizes.max_model_len > model.max_positions:
             raise ValueError(f"max_model_len {sizes.max_model_len} exceeds the model's {model.max_positions} positions")
         if encoder is not None and model.spec.encoder is None:
@@ -91,6 +100,10 @@ class ModelRunner:
         self.num_encoded_images = 0  # since the start
         self._model = model
         self._encoder = encoder
+        self._adapters = adapters
+        self.lora: LoraCache | None = None
+        if adapters is not None:
+            self.lora = LoraCache(model.lora_sites, lora_targets, sizes.lora_units, model.dtype, self.device)
         self.mirror = RowMirror(sizes)
         self._requests: dict[str, _Request] = {}
 
@@ -137,17 +150,23 @@ class ModelRunner:
         self.caches.copy_full(plan.full_copies)
         self.caches.copy_window(plan.window_copies)
         self.caches.copy_states(plan.state_copies)
-        # 3. encoder
+        # 3. adapters, encoder
+        for adapter in plan.load_adapters:
+            assert self._adapters is not None and self.lora is not None, "the plan loads an adapter that nobody has"
+            self.lora.load(adapter, self._adapters.weights(adapter.lora_id))
         self._encode(plan)
         # 4. decoder with snapshots
         if len(plan.rows) == 0:
             return self._output(plan, Sampled(np.zeros(0, dtype=np.int32), ()), np.zeros(0, dtype=np.int64), None)
-        batch = build_batch(plan, mirror, self.caches, self.sizes, self.device)
+        batch = build_batch(plan, mirror, self.caches, self.sizes, self.device, self.lora)
         hidden = self._model.forward(batch.context)
         # 5. sampling
         sampled = Sampled(np.zeros(0, dtype=np.int32), ())
         if len(batch.logit_rows):
-            logits = self._model.compute_logits(hidden.index_select(0, batch.logit_tokens))
+            lora = batch.context.lora
+            logits = self._model.compute_logits(
+                hidden.index_select(0, batch.logit_tokens), None if lora is None else lora.select(batch.logit_tokens)
+            )
             mask = _grammar_mask(plan, batch, grammar)
             sampled = sample(logits, batch.logit_rows, batch.logit_positions, mirror, mask)
         return self._output(plan, sampled, batch.logit_owner, batch.drafted)

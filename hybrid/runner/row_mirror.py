@@ -21,6 +21,7 @@ class RowMirror:
         self.num_tokens: Ints = np.zeros(rows, dtype=np.int64)
         self.num_prompt_tokens: Ints = np.zeros(rows, dtype=np.int64)
         self.state_slot: Ints = np.zeros(rows, dtype=np.int64)
+        self.lora_id: Ints = np.zeros(rows, dtype=np.int64)  # 0: the base model
         self.full_table: Ints = np.zeros((rows, blocks), dtype=np.int64)
         self.window_table: Ints = np.zeros((rows, blocks), dtype=np.int64)
         self.request_ids: list[str | None] = [None] * rows
@@ -34,6 +35,7 @@ class RowMirror:
         self.num_tokens[new.row] = known
         self.num_prompt_tokens[new.row] = new.num_prompt_tokens
         self.state_slot[new.row] = new.state_slot
+        self.lora_id[new.row] = new.lora_id
         self.request_ids[new.row] = new.request_id
 
     def apply_deltas(self, plan: StepPlan) -> None:

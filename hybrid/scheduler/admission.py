@@ -18,7 +18,7 @@ from hybrid.pools.window import window_quota
 from .builder import PlanBuilder
 from .chunk import Chunk, Place, add_image_spans, attach_images, claims, size_chunk
 from .config import SchedulerConfig
-from .plan import NewRow
+from .plan import LoadAdapter, NewRow
 from .reservation import OutputReservation
 from .running import Running
 from .tracked import Tracked
@@ -229,7 +229,7 @@ class Admission:
             return
         if self._memory.lora.get(adapter.lora_id) is None:
             self._memory.lora.insert(adapter.lora_id, units)
-            builder.adapters.append((adapter.lora_id, units))
+            builder.load_adapters.append(LoadAdapter(adapter.lora_id, units))
         else:
             self._memory.lora.use(adapter.lora_id)
         request.adapter_units = units

@@ -7,7 +7,7 @@ import numpy as np
 from hybrid.pools.ledger import EMPTY, Ints
 from hybrid.pools.rows import RowTable, ragged
 
-from .plan import BlockDelta, EncodeImage, ImageSpan, NewRow, Snapshot, StepPlan, TokenIds
+from .plan import BlockDelta, EncodeImage, ImageSpan, LoadAdapter, NewRow, Snapshot, StepPlan, TokenIds
 from .tracked import Tracked
 
 NO_TOKENS: TokenIds = np.zeros(0, dtype=np.int32)
@@ -34,7 +34,6 @@ class InFlight:
     sampling: Ints  # indices into plan.rows that sample
     chunks: tuple[Tracked, ...]  # requests of which the plan computes a prefill chunk
     publish: tuple[PublishPoint, ...]
-    adapters: tuple[tuple[int, Ints], ...]  # (lora_id, units) first used by this plan
 
 
 @dataclass(slots=True)
@@ -86,7 +85,7 @@ class PlanBuilder:
         self.publish: list[PublishPoint] = []
         self.encode: list[EncodeImage] = []
         self.image_spans: list[ImageSpan] = []
-        self.adapters: list[tuple[int, Ints]] = []
+        self.load_adapters: list[LoadAdapter] = []
 
     @property
     def empty(self) -> bool:
@@ -165,6 +164,7 @@ class PlanBuilder:
             window_copies=_pairs(self.window_copies),
             state_copies=_pairs(self.state_copies),
             snapshots=tuple(self.snapshots),
+            load_adapters=tuple(self.load_adapters),
             encode=tuple(self.encode),
             image_spans=tuple(self.image_spans),
         )
@@ -174,5 +174,4 @@ class PlanBuilder:
             sampling=np.flatnonzero(samples),
             chunks=tuple(self.chunks),
             publish=tuple(self.publish),
-            adapters=tuple(self.adapters),
         )

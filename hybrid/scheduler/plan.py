@@ -66,6 +66,14 @@ class EncodeImage:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadAdapter:
+    """Write the adapter's matrices into these rank units, before the decoder runs; whatever they held is void."""
+
+    lora_id: int
+    units: Ints  # [rank units of the adapter]
+
+
+@dataclass(frozen=True, slots=True)
 class ImageSpan:
     """Scheduled tokens position .. position + len(slots) - 1 of `row` take their embedding from these encoder slots."""
 
@@ -76,7 +84,7 @@ class ImageSpan:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One mixed batch. Order of work: copies, encoder, decoder with snapshots, sampling.
+    """One mixed batch. Order of work: copies, adapters, encoder, decoder with snapshots, sampling.
 
     Row i of the batch computes tokens num_computed_tokens[i] .. + num_scheduled_tokens[i] of row `rows[i]`. Where
     `samples[i]`, the chunk ends at the last known token and one token is sampled (with drafts: 1 + accepted).
@@ -101,6 +109,7 @@ class StepPlan:
     window_copies: Ints  # [n, 2]
     state_copies: Ints  # [n, 2] (source slot, destination slot)
     snapshots: tuple[Snapshot, ...]
+    load_adapters: tuple[LoadAdapter, ...]
     encode: tuple[EncodeImage, ...]
     image_spans: tuple[ImageSpan, ...]
 

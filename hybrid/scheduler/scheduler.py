@@ -244,8 +244,8 @@ class Scheduler:
         self._suspects.clear(memory.table)
         for image in flight.plan.encode:
             memory.encoder.confirm(image.mm_hash, image.slots)
-        for lora_id, units in flight.adapters:
-            memory.lora.confirm(lora_id, units)
+        for loaded in flight.plan.load_adapters:
+            memory.lora.confirm(loaded.lora_id, loaded.units)
         for point in flight.publish:
             self._publish(point)
         for request in flight.chunks:
@@ -307,10 +307,10 @@ class Scheduler:
             if memory.encoder.is_unconfirmed(image.mm_hash, image.slots):
                 memory.encoder.forget(image.mm_hash)
                 victims += [r for r in holders if any(u is image.slots for u in r.images.values())]
-        for lora_id, units in flight.adapters:
-            if memory.lora.is_unconfirmed(lora_id, units):
-                memory.lora.forget(lora_id)
-                victims += [r for r in holders if r.adapter_units is units]
+        for loaded in flight.plan.load_adapters:
+            if memory.lora.is_unconfirmed(loaded.lora_id, loaded.units):
+                memory.lora.forget(loaded.lora_id)
+                victims += [r for r in holders if r.adapter_units is loaded.units]
         for point in flight.publish:
             if point.slot is not None:
                 release_snapshot(memory, point.slot)

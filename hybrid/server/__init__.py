@@ -1,1 +1,4 @@
-"""The OpenAI-compatible server: routes, the engine's thread, and what stands before and beside them."""
+"""The OpenAI-compatible HTTP server: bodies become requests, updates become bodies. The engine knows nothing of it.
+
+Needs the extra `serve`; nothing outside this folder imports it, except the command `hybrid serve`.
+"""

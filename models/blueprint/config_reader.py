@@ -18,6 +18,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
+def one_line(text: object) -> str:
+    """A name out of a file, or what a library says, as part of a sentence: printable, and not longer than one."""
+    words = " ".join(str(text).split())
+    plain = words if words.isprintable() else repr(words)[1:-1]
+    return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}..."
+
+
 def as_float(value: object) -> float | None:
     """A JSON number, infinities included; None for NaN, for more than a float holds, and for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:

@@ -11,6 +11,7 @@ from .decoder import Decoder, Part
 from .experts import MoE
 from .parts import CacheDtypes, Shapes
 from .recurrent import GatedDeltaNet
+from .zamba2 import SharedHybrid
 
 # How names in a checkpoint may begin, and how the blueprint's do instead; the first that fits a name counts.
 Prefixes = tuple[tuple[str, str], ...]
@@ -43,8 +44,10 @@ class Model:
         decoder = self.decoder
         tables = {decoder.embedding} | ({decoder.per_layer.table} if decoder.per_layer is not None else set())
         experts = [part for part in decoder.plain_parts() if isinstance(part, MoE)]
-        listed = {name for part in experts for name in part.listed}
-        shapes = {name: shape for name, shape in decoder.tensors().items() if name not in listed}
+        left_out = {name for part in experts for name in part.listed}
+        # Zamba2's shared blocks: PEFT changes each use of one by itself, here all uses are one.
+        left_out |= {name for part in decoder.plain_parts() if isinstance(part, SharedHybrid) for name in part.shared()}
+        shapes = {name: shape for name, shape in decoder.tensors().items() if name not in left_out}
         if decoder.head is None and decoder.tied_head is not None:
             shapes[decoder.tied_head] = (decoder.vocab_size, decoder.hidden_size)
         targets: Shapes = {

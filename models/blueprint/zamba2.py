@@ -82,10 +82,15 @@ class SharedHybrid:
     mixer: Mamba2
 
     def tensors(self) -> Shapes:
-        shapes = self.block.tensors() | linear(self.linear, self.block.hidden_size, self.block.hidden_size)
+        own = linear(self.linear, self.block.hidden_size, self.block.hidden_size)
+        return self.shared() | own | self.norm.tensors() | self.mixer.tensors()
+
+    def shared(self) -> Shapes:
+        """Tensors that do not belong to this layer alone, and those that are numbered with them."""
+        shapes = self.block.tensors()
         for name, inputs, outputs in self._adapted():
             shapes |= linear(f"{name}.0", self.adapters.rank, inputs) | linear(f"{name}.1", outputs, self.adapters.rank)
-        return shapes | self.norm.tensors() | self.mixer.tensors()
+        return shapes
 
     def specs(self, dtypes: CacheDtypes) -> tuple[LayerSpec, ...]:
         attention = FullAttentionSpec(self.block.num_kv_heads, self.block.head_dim, dtypes.kv)

@@ -32,7 +32,7 @@ class Attention:
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         part, tokens = self._part, x.shape[0]
         # 1. queries (with their gates), keys, values
-        projected = self._qkv(x)
+        projected = self._qkv(x, step.lora)
         gate = None
         if part.output_gate:
             width = 2 * part.num_heads * part.head_dim
@@ -59,4 +59,4 @@ class Attention:
         attended = run(query, key_value, cache, self._scale, part.softcap, self._sinks)
         if gate is not None:
             attended = attended * torch.sigmoid(gate)
-        return self._out(attended.reshape(tokens, -1))
+        return self._out(attended.reshape(tokens, -1), step.lora)

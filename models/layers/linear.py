@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from ..ops.lora import LoraBatch
 from ..tensor_files import scratch
 from ..weights import Weights
+from .lora import LoraSite
 
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 PACKED_FOR_ROWS = 32  # a hint to oneDNN; its layout for 16 rows or more serves all numbers of rows equally well
@@ -20,13 +22,18 @@ class Linear:
     """x [rows, in] -> [rows, sum of outs]. Weights come as [out, in], a bias as [sum of outs]."""
 
     def __init__(
-        self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None, dtype: torch.dtype | None = None
+        self,
+        weights: Sequence[torch.Tensor],
+        bias: torch.Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        sites: Sequence[LoraSite] = (),
     ) -> None:
-        """dtype: of the weight that is kept; None: the one it has."""
+        """dtype: of the weight that is kept; None: the one it has. sites: what adapters may change."""
         weight = _joined(weights, dtype or weights[0].dtype)  # [sum of outs, in]
         self._packed = can_pack(weight)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS) if self._packed else weight
         self._bias = bias
+        self._sites = tuple(sites)
 
     @classmethod
     def load(
@@ -43,20 +50,26 @@ class Linear:
         """
         factors = multipliers or (1.0,) * len(names)
         pairs = tuple(zip(names, factors, strict=True))
-        return cls(
-            [
-                weights.stored(f"{name}.weight") if factor == 1 else weights(f"{name}.weight", factor)
-                for name, factor in ((name, factor * in_multiplier) for name, factor in pairs)
-            ],
-            torch.cat([weights(f"{name}.bias", factor) for name, factor in pairs]) if bias else None,
-            weights.dtype,
-        )
+        matrices, sites, offset = [], [], 0
+        for name, factor in ((name, factor * in_multiplier) for name, factor in pairs):
+            full = f"{name}.weight"
+            matrix = weights.stored(full) if factor == 1 else weights(full, factor)
+            sites.append(weights.site(name, matrix.shape[1], len(matrix), offset, factor))
+            matrices.append(matrix)
+            offset += len(matrix)
+        joined_bias = torch.cat([weights(f"{name}.bias", factor) for name, factor in pairs]) if bias else None
+        return cls(matrices, joined_bias, weights.dtype, sites)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, lora: LoraBatch | None = None) -> torch.Tensor:
+        """lora: of these rows; None: no adapter changes any of them."""
         if self._packed:
             out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-            return out
-        return F.linear(x, self._weight, self._bias)
+        else:
+            out = F.linear(x, self._weight, self._bias)
+        if lora is not None:
+            for site in self._sites:
+                lora.add(site, x, out)
+        return out
 
 
 def can_pack(weight: torch.Tensor) -> bool:

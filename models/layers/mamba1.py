@@ -36,13 +36,13 @@ class Mamba1:
         part = self._part
         run, cache = step.recurrent(self._cache_index)
         # 1. project; convolve x over time
-        x, z = self._in(u).chunk(2, dim=-1)
+        x, z = self._in(u, step.lora).chunk(2, dim=-1)
         x = F.silu(run.conv(x, self._conv_weight, self._conv_bias, cache))
         # 2. step size and maps, from x
-        parts = self._x(x).split([part.dt_rank, part.state_size, part.state_size], dim=-1)
+        parts = self._x(x, step.lora).split([part.dt_rank, part.state_size, part.state_size], dim=-1)
         low, b, c = (values if norm is None else norm(values) for norm, values in zip(self._norms, parts))
-        delta = F.softplus(self._dt(low).float() + self._dt_bias)
+        delta = F.softplus(self._dt(low, step.lora).float() + self._dt_bias)
         # 3. scan in float32, gate, project back
         x = x.float()
         y = run.selective_scan(x, delta, self._a, b, c, cache).addcmul(x, self._skip)
-        return self._out((y * F.silu(z.float())).to(u.dtype))
+        return self._out((y * F.silu(z.float())).to(u.dtype), step.lora)

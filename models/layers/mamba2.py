@@ -35,7 +35,7 @@ class Mamba2:
         run, cache = step.recurrent(self._cache_index)
         # 1. project; convolve x, b and c over time
         group = part.n_groups * part.state_size
-        z, xbc, dt = self._in(u).split([part.inner_size, part.conv_channels, part.num_heads], dim=-1)
+        z, xbc, dt = self._in(u, step.lora).split([part.inner_size, part.conv_channels, part.num_heads], dim=-1)
         convolved = F.silu(run.conv(xbc, self._conv_weight, self._conv_bias, cache))
         x, b, c = convolved.split([part.inner_size, group, group], dim=-1)
         # 2. scan in float32
@@ -54,7 +54,7 @@ class Mamba2:
             y = self._norm(y) * gate
         else:
             y = self._norm(y * gate)
-        return self._out(y.to(u.dtype))
+        return self._out(y.to(u.dtype), step.lora)
 
 
 def _load_in(part: recurrent.Mamba2, weights: Weights) -> Linear:
@@ -67,4 +67,5 @@ def _load_in(part: recurrent.Mamba2, weights: Weights) -> Linear:
     scale = torch.tensor(part.multipliers, device=weights.device).repeat_interleave(sizes.to(weights.device))
     weight = weights.float(f"{name}.weight") * (scale * part.in_multiplier)[:, None]
     bias = (weights.float(f"{name}.bias") * scale).to(weights.dtype) if part.proj_bias else None
-    return Linear((weight.to(weights.dtype),), bias)
+    site = weights.site(name, weight.shape[1], len(weight), scale=scale * part.in_multiplier)
+    return Linear((weight.to(weights.dtype),), bias, sites=(site,))

@@ -33,9 +33,8 @@ class MLP:
         self._down = Linear.load(weights, (down,), part.bias, (part.down_multiplier,))
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        del step
-        inner = self._in(x)
+        inner = self._in(x, step.lora)
         if not self._part.gated:
-            return self._down(activate(self._part.activation, inner))
+            return self._down(activate(self._part.activation, inner), step.lora)
         gate, up = inner.chunk(2, dim=-1)
-        return self._down(activate(self._part.activation, gate).mul_(up))
+        return self._down(activate(self._part.activation, gate).mul_(up), step.lora)

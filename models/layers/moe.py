@@ -3,11 +3,12 @@
 H hidden size, T tokens, K experts per token.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from ..blueprint import experts
+from ..ops.lora import LoraBatch
 from ..weights import Weights
 from .linear import Linear
 from .mlp import MLP, activate
@@ -30,13 +31,15 @@ class Router:
         if router.input_scale is not None:
             scale = weights.float(router.input_scale)
             weight = weight * (scale * len(scale) ** -0.5)
-        self._logits = Linear((weight,), bias)
+        columns = None if router.input_scale is None else scale * len(scale) ** -0.5
+        site = weights.site(router.name, weight.shape[1], len(weight), columns=columns)
+        self._logits = Linear((weight,), bias, sites=(site,))
         self._expert_scale = None if router.expert_scale is None else weights.float(router.expert_scale)
         self._correction = None if router.correction is None else weights.float(router.correction)
 
-    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
         router = self._router
-        logits = self._logits((x if self._norm is None else self._norm(x)).float())
+        logits = self._logits((x if self._norm is None else self._norm(x)).float(), step.lora)
         if router.scoring == "softmax_top":
             best, chosen = logits.topk(self._top_k, dim=-1)
             weights = best.softmax(dim=-1)
@@ -75,13 +78,15 @@ class MoE:
         self._into = None if latent is None else Linear.load(weights, (latent.into,), latent.bias)
         self._back = None if latent is None else Linear.load(weights, (latent.back,), latent.bias)
         self._shared = None if part.shared is None else MLP(part.shared, weights)
-        self._shared_gate = None if part.shared_gate is None else Linear((weights(part.shared_gate),))
+        self._shared_gate = None
+        if part.shared_gate is not None:
+            self._shared_gate = Linear.load(weights, (part.shared_gate.removesuffix(".weight"),))
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        chosen, weights = self._router(x)
+        chosen, weights = self._router(x, step)
         inputs = x if self._norm is None else self._norm(x)
         if self._into is not None:
-            inputs = self._into(inputs)
+            inputs = self._into(inputs, step.lora)
         out = torch.zeros(inputs.shape, dtype=torch.float32, device=x.device)
         # choices ordered by expert: each expert's tokens lie side by side
         order = chosen.flatten().argsort(stable=True)
@@ -92,43 +97,62 @@ class MoE:
         for expert, count in enumerate(counts):
             if count:
                 mine = slice(begin, begin + count)
-                out.index_add_(0, tokens[mine], self._expert(expert, inputs[tokens[mine]]).float() * shares[mine])
+                lora = None if step.lora is None else step.lora.select(tokens[mine])
+                given = self._expert(expert, inputs[tokens[mine]], lora)
+                out.index_add_(0, tokens[mine], given.float() * shares[mine])
                 begin += count
         if self._back is not None:
-            out = self._back(out.to(x.dtype)).float()
+            out = self._back(out.to(x.dtype), step.lora).float()
         if self._shared is not None:
             shared = self._shared(x, step)
             if self._shared_gate is not None:
-                shared = shared * torch.sigmoid(self._shared_gate(x))
+                shared = shared * torch.sigmoid(self._shared_gate(x, step.lora))
             out += shared
         return out.to(x.dtype)
 
-    def _expert(self, index: int, x: torch.Tensor) -> torch.Tensor:
+    def _expert(self, index: int, x: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
         inward, down = self._experts[index]
-        inner = inward(x)
+        inner = inward(x, lora)
         if self._part.layout == "gpt_oss":
             gate, up = inner.unflatten(-1, (-1, 2)).unbind(dim=-1)
             gate, up = gate.clamp(max=GPT_OSS_LIMIT), up.clamp(-GPT_OSS_LIMIT, GPT_OSS_LIMIT)
-            return down((up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate))
+            return down((up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate), lora)
         if not self._part.gated:
-            return down(activate(self._part.activation, inner))
+            return down(activate(self._part.activation, inner), lora)
         gate, up = inner.chunk(2, dim=-1)
-        return down(activate(self._part.activation, gate).mul_(up))
+        return down(activate(self._part.activation, gate).mul_(up), lora)
 
 
 def _load_experts(part: experts.MoE, weights: Weights) -> Iterator[tuple[Linear, Linear]]:
     """Per expert: the projections into it (gate and up), and out of it."""
+    (into, (_, wide, width)), (out, (_, _, inner)) = part.lora_targets().items()
+    for i, (inwards, inward_bias, outward, outward_bias) in enumerate(_expert_matrices(part, weights)):
+        site = weights.site(into, width, wide, expert=i)
+        back = weights.site(out, inner, width, expert=i)
+        yield (
+            Linear(inwards, inward_bias, weights.dtype, (site,)),
+            Linear((outward,), outward_bias, weights.dtype, (back,)),
+        )
+
+
+Bias = torch.Tensor | None
+
+
+def _expert_matrices(
+    part: experts.MoE, weights: Weights
+) -> Iterator[tuple[Sequence[torch.Tensor], Bias, torch.Tensor, Bias]]:
+    """Per expert: matrices into it and their bias, the matrix out of it and its bias."""
     if part.layout == "list":
         names = part.projections[:2] if part.gated else part.projections[1:2]
         for i in range(part.num_experts):
-            inward = Linear.load(weights, [f"{part.experts}.{i}.{name}" for name in names])
-            yield inward, Linear.load(weights, (f"{part.experts}.{i}.{part.projections[2]}",))
+            inwards = [weights.stored(f"{part.experts}.{i}.{name}.weight") for name in names]
+            yield inwards, None, weights.stored(f"{part.experts}.{i}.{part.projections[2]}.weight"), None
         return
-    fused, down = (f"{part.experts}.{name}" for name in part.stacked)
+    fused, down = part.stacked_names
     if part.layout == "stacked":
         for inner, outer in zip(weights(fused), weights(down), strict=True):
-            yield Linear((inner,)), Linear((outer,))
+            yield (inner,), None, outer, None
         return
     biases = zip(weights(f"{fused}_bias"), weights(f"{down}_bias"), strict=True)
     for inner, outer, (inner_bias, outer_bias) in zip(weights(fused), weights(down), biases, strict=True):
-        yield Linear((inner.t(),), inner_bias), Linear((outer.t(),), outer_bias)
+        yield (inner.t(),), inner_bias, outer.t(), outer_bias

@@ -36,7 +36,7 @@ class RGLRU:
     def __call__(self, u: torch.Tensor, step: Step) -> torch.Tensor:
         tokens = u.shape[0]
         run, cache = step.recurrent(self._cache_index)
-        beside, x = self._in(u).chunk(2, dim=-1)
+        beside, x = self._in(u, step.lora).chunk(2, dim=-1)
         x = run.conv(x, self._conv_weight, self._conv_bias, cache)
         # 1. gates, block-diagonal
         heads = x.view(tokens, self._part.num_heads, -1).transpose(0, 1)  # [H, T, W / H]
@@ -48,4 +48,4 @@ class RGLRU:
         share.masked_fill_((step.context.positions == 0)[:, None], 1)
         h = run.gated_scan(x.float() * enter * share, log_decay, cache)
         # 3. the other branch as a gate, project back
-        return self._out(activate(self._part.activation, beside) * h.to(u.dtype))
+        return self._out(activate(self._part.activation, beside) * h.to(u.dtype), step.lora)

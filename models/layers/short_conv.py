@@ -21,5 +21,5 @@ class ShortConv:
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         run, cache = step.recurrent(self._cache_index)
-        b, c, inner = self._in(x).chunk(3, dim=-1)
-        return self._out(c * run.conv(b * inner, self._conv_weight, self._conv_bias, cache))
+        b, c, inner = self._in(x, step.lora).chunk(3, dim=-1)
+        return self._out(c * run.conv(b * inner, self._conv_weight, self._conv_bias, cache), step.lora)

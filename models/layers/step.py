@@ -5,6 +5,7 @@ import torch
 from ..blueprint.rope import Rope
 from ..context import AttentionCache, ForwardContext, StateCache
 from ..ops.dispatch import AttentionRun, Ops, RecurrentRun
+from ..ops.lora import LoraBatch
 from .rotary import Rotary
 
 
@@ -22,6 +23,11 @@ class Step:
         self._rotary: dict[Rope, Rotary] = {}
         self._attention: dict[tuple[object, ...], AttentionRun] = {}
         self._recurrent: dict[int, RecurrentRun] = {}
+
+    @property
+    def lora(self) -> LoraBatch | None:
+        """What adapters do to the step's tokens; None: nothing."""
+        return self.context.lora
 
     def rotary(self, rope: Rope) -> Rotary:
         """Cosines and sines of the step's positions."""

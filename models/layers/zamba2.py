@@ -76,4 +76,4 @@ class SharedHybrid:
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         shared = self._block(x, step, self._cache_index, self._attention_adapter, self._mlp_adapter)
-        return self._mixer(self._norm(x + self._linear(shared)), step)
+        return self._mixer(self._norm(x + self._linear(shared, step.lora)), step)

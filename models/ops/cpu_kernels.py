@@ -169,3 +169,21 @@ def rotate_halves(heads: Any, count: Any, cos: Any, sin: Any) -> None:
                 first, second = heads[row, head, i], heads[row, head, half + i]
                 heads[row, head, i] = first * cos[row, i] - second * sin[row, i]
                 heads[row, head, half + i] = second * cos[row, i] + first * sin[row, i]
+
+
+@numba.njit(parallel=True, fastmath=FAST, cache=True, nogil=True)
+def add_low_rank(x: Any, a: Any, b: Any, units: Any, out: Any, offset: Any) -> None:
+    """out[t, offset:] += sum over units u of token t of (x[t] . a[u, r]) b[u, r]; x [T, inputs], a [units, R, inputs],
+    b [units, R, outputs], units [T, n] with -1 behind the last. Mutates out [T, *]."""
+    inputs, outputs = a.shape[2], b.shape[2]
+    for row in numba.prange(len(x)):
+        for index in range(units.shape[1]):
+            unit = units[row, index]
+            if unit < 0:
+                break
+            for r in range(a.shape[1]):
+                inward, outward, total = a[unit, r], b[unit, r], np.float32(0)
+                for i in range(inputs):
+                    total += x[row, i] * inward[i]
+                for i in range(outputs):
+                    out[row, offset + i] += total * outward[i]

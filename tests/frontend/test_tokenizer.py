@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from hybrid.frontend import chat_template
 from hybrid.frontend.tokenizer import Tokenizer
 from tests.models.gguf_writing import byte_tokens
 
@@ -198,6 +199,7 @@ def test_a_folder_without_a_fast_tokenizer(name: str | None, words: str, tmp_pat
     [
         ("tokenizer.json", "{", "cannot be read"),
         ("tokenizer.json", '{"model": {"type": "Unheard"}}', "cannot be read"),
+        ("tokenizer.json", '{"version": "\\n"}', "cannot be read"),
         ("tokenizer_config.json", "[]", "holds a JSON list"),
         ("special_tokens_map.json", "nonsense", "is not JSON"),
         ("chat_template.jinja", "{% if %}", "cannot be compiled: "),
@@ -213,9 +215,42 @@ def test_files_that_are_wrong_are_named(file: str, content: str, words: str, tmp
 
 @pytest.mark.parametrize(
     "template",
-    ["{{ raise_exception('not this') }}", "{{ messages[9].content }}", "{{ 1 / 0 }}", "{{ ''.__class__.__mro__ }}"],
+    [
+        "{{ raise_exception('not this') }}",
+        "{{ messages[9].content }}",
+        "{{ 1 / 0 }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{% for a in range(9) recursive %}{{ loop(range(9)) }}{% endfor %}",
+    ],
 )
 def test_a_template_that_fails_is_one_sentence(template: str, tmp_path: Path) -> None:
     save(tmp_path, "gpt-2", template)
     with pytest.raises(ValueError, match="the chat template refuses these messages"):
         Tokenizer(tmp_path).render_chat([{"role": "user", "content": "Hi"}])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        "{% macro twice(n) %}{{ twice(n - 1) if n }}{{ twice(n - 1) if n }}{% endmacro %}{{ twice(99) }}",
+        "{{ 'a' * 9999999999 }}",
+        "{{ 9999999999 * messages }}",
+        "{{ 99 ** 99 ** 99 ** 99 }}",
+        "{{ 2 ** 9999999999 }}",
+    ],
+)
+def test_a_template_that_would_never_end_is_one_sentence(
+    template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_template, "MAX_ROUNDS", 10_000)
+    save(tmp_path, "gpt-2", template)
+    with pytest.raises(ValueError, match="the chat template refuses these messages: it "):
+        Tokenizer(tmp_path).render_chat([{"role": "user", "content": "Hi"}])
+
+
+def test_what_a_template_says_is_cut_to_a_sentence(tmp_path: Path) -> None:
+    save(tmp_path, "gpt-2", "{{ raise_exception('no\n' * 999) }}")
+    with pytest.raises(ValueError, match=r"refuses these messages: no no .*\.\.\.$") as caught:
+        Tokenizer(tmp_path).render_chat([{"role": "user", "content": "Hi"}])
+    assert len(str(caught.value)) < 300

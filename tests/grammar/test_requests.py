@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hybrid.frontend.generation import Update
 from hybrid.grammar.compiler import GrammarCompiler
 from hybrid.grammar.grammars import Grammars
 from hybrid.grammar.llguidance_backend import LLGuidanceBackend
+from tests.models.families.hostile import FailingRunner
 
 from .held import HeldBackend
 
@@ -148,6 +150,20 @@ def test_retraction_changes_nothing(llm: LLM, cause: str, in_flight: int) -> Non
     assert texts(other, params) == expected
     assert other.stats().retractions > 0
     assert_idle(other)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_failed_step_changes_nothing(llm: LLM, when: str) -> None:
+    params = [following(PROSE, seed=seed) for seed in range(4)]
+    expected = texts(llm, params)
+    runner, steps = llm.engine._runner, count()
+    failing = FailingRunner(runner, lambda: when if next(steps) in (0, 9) else None)
+    llm.engine._runner = failing
+    try:
+        assert texts(llm, params) == expected
+    finally:
+        llm.engine._runner = runner
+    assert failing.failures == 2
 
 
 def test_sequences_of_one_prompt_have_their_own_matchers(llm: LLM) -> None:

@@ -1,10 +1,13 @@
 """A decoder over chunks without an engine: caches full of NaN, hand-made contexts, logits of every token."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from hybrid.models.context import AttentionCache, BlockTables, ForwardContext, LayerCache, Snapshots, StateCache
 from hybrid.models.decoder import Decoder
+from hybrid.models.ops.lora import LoraBatch
 from hybrid.pools.specs import MambaSpec
 
 BLOCK = 4
@@ -54,14 +57,20 @@ def context_for(
 
 
 @torch.inference_mode()
-def chunked_logits(model: Decoder, rows: list[list[int]], schedule: list[list[int]]) -> list[torch.Tensor]:
-    """Logits of every token; schedule[step][i] tokens of row i, rows of one token first, every row in every step."""
+def chunked_logits(
+    model: Decoder, rows: list[list[int]], schedule: list[list[int]], units: list[list[int]] | None = None
+) -> list[torch.Tensor]:
+    """Logits of every token; schedule[step][i] tokens of row i, rows of one token first, every row in every step.
+
+    units: the rank units of every row's adapter, all as many, -1 where there is none.
+    """
     caches = caches_for(model, len(rows))
     computed = [0] * len(rows)
     out: list[list[torch.Tensor]] = [[] for _ in rows]
     for counts in schedule:
-        context = context_for(rows, computed, counts, caches)
-        logits = model.compute_logits(model.forward(context))
+        lora = None if units is None else LoraBatch(np.repeat(np.array(units), counts, axis=0))
+        context = replace(context_for(rows, computed, counts, caches), lora=lora)
+        logits = model.compute_logits(model.forward(context), lora)
         for i, part in enumerate(logits.split(counts)):
             out[i].append(part)
             computed[i] += counts[i]

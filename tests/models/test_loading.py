@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -315,3 +316,26 @@ def test_a_big_checkpoint_shows_a_progress_bar(
     monkeypatch.setattr("hybrid.models.tensor_files.PROGRESS_BYTES", 1)
     load(folder)
     assert "loading: " in capfd.readouterr().err
+
+
+def test_names_in_messages_are_cut_and_on_one_line(folder: Path) -> None:
+    change_tensors(folder, lambda tensors: tensors.update({"a\n" * 5000: torch.zeros(2)}))
+    assert len(refused(folder).removeprefix(str(folder))) < 300
+
+
+def test_any_byte_of_a_header_may_be_wrong(folder: Path) -> None:
+    """Read, or refused in one sentence."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    rng = np.random.default_rng(0)
+    for at in [*range(8), *rng.integers(8, end, 150).tolist()]:
+        broken = bytearray(data)
+        broken[at] = int(rng.integers(0, 256))
+        path.write_bytes(broken)
+        message = ""
+        try:
+            load(folder)
+        except ValueError as error:
+            message = str(error)
+        assert "\n" not in message and len(message) < 1000

@@ -294,6 +294,7 @@ class PlanDriver:
             snapshots=tuple(
                 Snapshot(self.requests[request_id].row, position, slot) for request_id, position, slot in snapshots
             ),
+            load_adapters=(),
             encode=encode,
             image_spans=tuple(spans),
         )

@@ -1,0 +1,119 @@
+"""`hybrid serve`: the OpenAI-compatible server. Flags are spelled as vLLM spells them."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .options import (
+    Device,
+    Dtype,
+    EnableLora,
+    LoraModules,
+    LoraTargetModules,
+    MaxCpuLoras,
+    MaxLoraRank,
+    MaxLoras,
+    Memory,
+    Seed,
+    Threads,
+    complain,
+    default_threads,
+    lora_options,
+)
+
+
+def serve(
+    model: Annotated[str, typer.Argument(help="A folder, a GGUF file, tiny, smollm2, or an id of the hub.")] = "tiny",
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all of them.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8000,
+    served_model_name: Annotated[
+        list[str] | None, typer.Option(help="Names of the model in requests; answers use the first. Default: MODEL.")
+    ] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(envvar="HYBRID_API_KEY", help="Requests must bring one of these.")
+    ] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Most tokens of prompt and answer together.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Most requests that run at once.")] = None,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens per step.")] = 2048,
+    block_size: Annotated[int, typer.Option(help="Tokens per block of the attention pools.")] = 16,
+    enable_prefix_caching: Annotated[bool, typer.Option(help="Reuse what was computed of earlier prompts.")] = True,
+    scheduling_policy: Annotated[
+        str, typer.Option(help="fcfs, priority, lpm, dfs-weight, lof or routing-key.")
+    ] = "fcfs",
+    max_logprobs: Annotated[int, typer.Option(min=0, help="Most log-probabilities per token.")] = 20,
+    max_waiting: Annotated[int | None, typer.Option(min=0, help="Most that wait; more get status 429.")] = None,
+    max_body_size: Annotated[int, typer.Option(min=1, help="Bytes of one request's body.")] = 64 * 2**20,
+    request_timeout: Annotated[float | None, typer.Option(help="Seconds that one request may take.")] = None,
+    allowed_media_domains: Annotated[
+        list[str] | None, typer.Option(help="Hosts from which pictures may be fetched. Default: none.")
+    ] = None,
+    allowed_local_media_path: Annotated[
+        str | None, typer.Option(help="The folder from which pictures may be read. Default: none.")
+    ] = None,
+    shutdown_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds that running requests have left after SIGTERM or Ctrl-C.")
+    ] = 30.0,
+    enable_lora: EnableLora = False,
+    lora_modules: LoraModules = None,
+    max_loras: MaxLoras = 4,
+    max_lora_rank: MaxLoraRank = 64,
+    max_cpu_loras: MaxCpuLoras = None,
+    lora_target_modules: LoraTargetModules = None,
+    memory: Memory = None,
+    device: Device = None,
+    threads: Threads = None,
+    dtype: Dtype = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Serve a model over OpenAI's HTTP API.
+
+    The first SIGTERM or Ctrl-C lets running requests finish, the second one ends them.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        complain(f"hybrid serve needs the extra 'serve': pip install 'hybrid-pools[serve]' ({error})")
+        raise typer.Exit(2) from None
+    from hybrid.engine_args import EngineArgs
+    from hybrid.engine_setup import set_up
+    from hybrid.server.app import ServerOptions, build_server
+    from hybrid.server.limits import RequestLimits
+    from hybrid.server.media import MediaPolicy
+    from hybrid.server.run import DrainingServer
+
+    try:
+        args = EngineArgs(
+            model=model,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=block_size,
+            memory=memory,
+            dtype=dtype,
+            device=device,
+            num_threads=threads if threads is not None else default_threads(model),
+            seed=seed,
+            enable_prefix_caching=enable_prefix_caching,
+            scheduling_policy=scheduling_policy,  # type: ignore[arg-type]  # checked by it
+            **lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules),
+        )
+        options = ServerOptions(
+            served_model_name=served_model_name or (),
+            max_logprobs=max_logprobs,
+            limits=RequestLimits(
+                api_keys=api_key or (),
+                max_body_bytes=max_body_size,
+                max_waiting=max_waiting,
+                max_num_seqs=args.num_seqs,
+                timeout=request_timeout,
+            ),
+            media=MediaPolicy(allowed_domains=allowed_media_domains or (), allowed_local_path=allowed_local_media_path),
+        )
+        print(f"loading {model}", file=sys.stderr, flush=True)
+        setup = set_up(args)
+    except ValueError as error:
+        complain(error)
+        raise typer.Exit(2) from None
+    DrainingServer(build_server(setup, args, options), host=host, port=port, shutdown_timeout=shutdown_timeout).run()

@@ -1,0 +1,34 @@
+"""GET /health, /ping and /version: what those ask who look after the server."""
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from hybrid import __version__
+from hybrid.async_engine import AsyncEngine
+
+
+class Version(BaseModel):
+    """Of this program."""
+
+    version: str
+
+
+def care_router(engine: AsyncEngine) -> APIRouter:
+    """The routes, over this engine."""
+    router = APIRouter(tags=["Care"])
+
+    @router.get("/health", response_class=Response)
+    async def health() -> Response:
+        """200 as long as the engine runs."""
+        if engine.error is not None:
+            raise engine.error
+        return Response()
+
+    router.add_api_route("/ping", health, methods=["GET", "POST"], response_class=Response)
+
+    @router.get("/version")
+    async def version() -> Version:
+        """The version of this program."""
+        return Version(version=__version__)
+
+    return router

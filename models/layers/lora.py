@@ -1,0 +1,71 @@
+"""LoraSite: one place in a layer that adapters may change, with the tensors of all adapters on the device.
+
+Sites come to be as layers are built and are collected by `Weights`; without adapters they hold nothing.
+Knows no adapter's name and no request: `ops/lora.py` says which tokens take which rank units.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybrid.pools.specs import LORA_RANK_UNIT
+
+
+class LoraSite:
+    """The module `name`, whose output is columns offset .. offset + outputs - 1 of a projection.
+
+    Base weights are changed as they are loaded, and so is the low-rank product b @ a: row j is row order[j] of the
+    module's, times scale (a number, or one per row in the module's order); its inputs are multiplied by `columns`.
+    With `expert`, the module is that one of stacked experts. A `table` is looked up: its inputs are token ids.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: int,
+        outputs: int,
+        offset: int = 0,
+        scale: float | torch.Tensor = 1.0,
+        order: torch.Tensor | None = None,
+        columns: torch.Tensor | None = None,
+        expert: int | None = None,
+        table: bool = False,
+    ) -> None:
+        self.name = name
+        self.inputs, self.outputs, self.offset = inputs, outputs, offset
+        self.table = table
+        self._scale, self._order, self._columns, self._expert = scale, order, columns, expert
+        self.filled: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)  # [units] whether an adapter changes anything here
+        self.a = torch.zeros(0)  # [units, 8, inputs]; of a table [units, inputs, 8]
+        self.b = torch.zeros(0)  # [units, 8, outputs]
+
+    def allocate(self, num_units: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Mutates: room for this many rank units, all of them empty."""
+        shape = (self.inputs, LORA_RANK_UNIT) if self.table else (LORA_RANK_UNIT, self.inputs)
+        self.filled = np.zeros(num_units, dtype=np.bool_)
+        self.a = torch.zeros((num_units, *shape), dtype=dtype, device=device)
+        self.b = torch.zeros((num_units, LORA_RANK_UNIT, self.outputs), dtype=dtype, device=device)
+
+    def write(self, units: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        """Mutates: these units [n] hold b [outputs, r] @ a [r, inputs] (stacked experts: [E, ...] each), r <= 8 n."""
+        if self._expert is not None:
+            a, b = a[self._expert], b[self._expert]
+        a, b = a.to(self.a.device, torch.float32), b.to(self.b.device, torch.float32)
+        b = b * (self._scale[:, None] if isinstance(self._scale, torch.Tensor) else self._scale)
+        if self._order is not None:
+            b = b[self._order]
+        if self._columns is not None:
+            a = a * self._columns
+        rank = len(a)
+        rows = a.new_zeros(len(units) * LORA_RANK_UNIT, self.inputs)
+        rows[:rank] = a
+        rows = rows.view(len(units), LORA_RANK_UNIT, self.inputs)
+        self.a[units] = (rows.transpose(1, 2) if self.table else rows).to(self.a.dtype)
+        columns = b.new_zeros(len(units) * LORA_RANK_UNIT, self.outputs)
+        columns[:rank] = b.t()
+        self.b[units] = columns.view(len(units), LORA_RANK_UNIT, self.outputs).to(self.b.dtype)
+        self.filled[units.numpy(force=True)] = True
+
+    def clear(self, units: torch.Tensor) -> None:
+        """Mutates: an adapter that holds these units [n] changes nothing here. What they held is never read."""
+        self.filled[units.numpy(force=True)] = False

@@ -1,0 +1,87 @@
+"""LoraBatch: low-rank changes of a batch's tokens, several adapters and none beside each other.
+
+Tokens are grouped by adapter: two products per adapter and site, whatever the number of requests. A few tokens on a CPU
+go through one compiled kernel that reads each token's rank units where they lie; a GPU's kernel belongs here too.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..layers.lora import LoraSite
+from . import cpu
+
+Ints = NDArray[np.int64]
+KERNEL_TOKENS = 64  # up to so many tokens the kernel, which computes one after the other, is the faster
+
+
+@dataclass(frozen=True)
+class LoraBatch:
+    """units[t] are the rank units of token t's adapter, -1 behind the last of them; a row of -1: no adapter."""
+
+    units: Ints  # [num_tokens, most units of an adapter], host
+
+    def select(self, tokens: torch.Tensor) -> "LoraBatch":
+        """The same for these tokens [n], in this order."""
+        return LoraBatch(self.units[tokens.numpy(force=True)])
+
+    def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Mutates out [num_tokens, *]: the columns of the site change by what it makes of x [num_tokens, inputs]."""
+        if not self._concerns(site):
+            return
+        if x.dtype != site.a.dtype:
+            x = x.to(site.a.dtype)
+        if len(x) <= KERNEL_TOKENS and _kernel_fits(site, out):
+            cpu.kernels().add_low_rank(
+                x.contiguous().numpy(), site.a.numpy(), site.b.numpy(), self._filled(site), out.numpy(), site.offset
+            )
+            return
+        columns = out[:, site.offset : site.offset + site.outputs]
+        for tokens, units in self._groups:
+            if site.filled[units[0]]:
+                a, b = site.a[units].flatten(0, 1), site.b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
+                columns.index_add_(0, tokens, ((x[tokens] @ a.t()) @ b).to(out.dtype))
+
+    def add_rows(self, site: LoraSite, token_ids: torch.Tensor, out: torch.Tensor) -> None:
+        """Mutates out [num_tokens, outputs]: rows of a table that was looked up at token_ids [num_tokens]."""
+        if not self._concerns(site):
+            return
+        for tokens, units in self._groups:
+            if site.filled[units[0]]:
+                low = site.a[units][:, token_ids[tokens]]  # [units, n, 8]
+                out.index_add_(0, tokens, torch.einsum("unr,uro->no", low, site.b[units]).to(out.dtype))
+
+    def _concerns(self, site: LoraSite) -> bool:
+        return len(site.filled) > 0 and bool(site.filled[self._used].any())
+
+    def _filled(self, site: LoraSite) -> Ints:
+        """`units` without those that change nothing at the site; all units of an adapter do or do not."""
+        return np.where((self.units >= 0) & site.filled[self.units], self.units, -1)
+
+    @cached_property
+    def _used(self) -> Ints:
+        return np.unique(self.units[self.units >= 0])
+
+    @cached_property
+    def _groups(self) -> list[tuple[torch.Tensor, Ints]]:
+        """Per adapter: its tokens, its units."""
+        adapters, owner = np.unique(self.units, axis=0, return_inverse=True)
+        owner = owner.reshape(-1)
+        groups = []
+        for index, units in enumerate(adapters):
+            used = units[units >= 0]
+            if len(used):
+                groups.append((torch.from_numpy(np.flatnonzero(owner == index)), used))
+        return groups
+
+
+def _kernel_fits(site: LoraSite, out: torch.Tensor) -> bool:
+    return (
+        out.device.type == "cpu"
+        and out.dtype == site.a.dtype == torch.float32
+        and out.is_contiguous()
+        and cpu.is_available()
+    )

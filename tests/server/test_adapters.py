@@ -1,0 +1,104 @@
+"""Adapters over HTTP: loaded, listed, asked by name, unloaded while somebody uses them."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hybrid.checkpoints import find_checkpoint
+from hybrid.engine_args import EngineArgs
+from hybrid.models.loading import read_config
+from tests.server.serving import PATIENCE, Running, serving
+
+LONG = {"prompt": "Hello", "max_tokens": 2000, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PEFT adapter of one module of the bundled model, of rank 4, that changes nothing."""
+    path = tmp_path_factory.mktemp("adapter")
+    targets = read_config(find_checkpoint("tiny")).lora_targets()
+    name, (rows, columns) = next((name, shape) for name, shape in targets.items() if name.endswith("q_proj"))
+    save_file(
+        {
+            f"base_model.model.{name}.lora_A.weight": torch.ones(4, columns),
+            f"base_model.model.{name}.lora_B.weight": torch.zeros(rows, 4),
+        },
+        path / "adapter_model.safetensors",
+    )
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    (path / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    args = EngineArgs(
+        model="tiny", max_num_seqs=2, memory="64MiB", num_threads=1, max_lora_rank=8, lora_modules={"first": folder}
+    )
+    with serving(args) as running:
+        yield running
+
+
+def names(server: Running) -> list[str]:
+    return [model["id"] for model in server.http.get("/v1/models").json()["data"]]
+
+
+def test_an_adapter_is_a_model(server: Running, folder: Path) -> None:
+    card = server.http.get("/v1/models").json()["data"][-1]
+    assert card["id"] == "first" and card["root"] == str(folder) and card["parent"] == "tiny"
+    answer = server.http.post("/v1/completions", json={"model": "first", "prompt": "Hello"}).json()
+    assert answer["model"] == "first" and answer["choices"]
+    lora = server.stats().ledgers["LoRA"]
+    assert lora.cached == 1 and lora.held == 0  # rank 4 is one unit, and stays until room is needed
+
+
+def test_loaded_and_unloaded(server: Running, folder: Path) -> None:
+    body = {"lora_name": "second", "lora_path": str(folder)}
+    answer = server.http.post("/v1/load_lora_adapter", json=body)
+    assert answer.status_code == 200 and answer.text == "Success: LoRA adapter 'second' added successfully."
+    assert "second" in names(server)
+    assert server.http.post("/v1/load_lora_adapter", json=body).status_code == 400
+    assert server.http.post("/v1/load_lora_adapter", json={**body, "load_inplace": True}).status_code == 200
+    answer = server.http.post("/v1/unload_lora_adapter", json={"lora_name": "second"})
+    assert answer.status_code == 200 and answer.text == "Success: LoRA adapter 'second' removed successfully."
+    assert "second" not in names(server)
+    assert server.http.post("/v1/unload_lora_adapter", json={"lora_name": "second"}).status_code == 404
+    gone = server.http.post("/v1/chat/completions", json={"model": "second", "messages": [{"role": "user"}]})
+    assert gone.status_code == 404 and gone.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"lora_name": "x"}, {"lora_name": "x", "lora_path": "/no/such"}, {"lora_name": "tiny", "lora_path": "."}],
+)
+def test_adapters_that_cannot_be_loaded(server: Running, body: dict[str, str]) -> None:
+    answer = server.http.post("/v1/load_lora_adapter", json=body)
+    assert answer.status_code == 400 and answer.json()["error"]["message"]
+    assert "x" not in names(server)
+
+
+def test_unloading_waits_for_those_that_use_it(server: Running, folder: Path) -> None:
+    server.http.post("/v1/load_lora_adapter", json={"lora_name": "busy", "lora_path": str(folder)})
+    user = server.post_and_leave_open("/v1/completions", {**LONG, "model": "busy"})
+    server.wait_for(lambda stats: stats.num_running == 1)
+    with ThreadPoolExecutor() as pool:
+        unloading = pool.submit(server.http.post, "/v1/unload_lora_adapter", json={"lora_name": "busy"})
+        while "busy" in names(server):
+            pass
+        assert server.http.post("/v1/completions", json={**LONG, "model": "busy"}).status_code == 404
+        assert server.stats().num_running == 1 and not unloading.done()
+        user.close()
+        assert unloading.result(PATIENCE).status_code == 200
+    server.wait_for(lambda stats: stats.num_running == 0)
+
+
+def test_a_server_without_adapters_says_so() -> None:
+    with serving() as plain:
+        for path, body in (("load", {"lora_name": "a", "lora_path": "b"}), ("unload", {"lora_name": "a"})):
+            answer = plain.http.post(f"/v1/{path}_lora_adapter", json=body)
+            assert answer.status_code == 400 and "--enable-lora" in answer.json()["error"]["message"]

@@ -1,0 +1,96 @@
+"""`hybrid serve` as a process: what happens at SIGTERM and Ctrl-C, and what it says about wrong arguments."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from hybrid.cli import app
+from tests.server.serving import PATIENCE
+
+LONG = {"model": "tiny", "prompt": "Hello", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+SHORT = {**LONG, "max_tokens": 200}
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`hybrid serve tiny` on a free port, and its URL, once it listens."""
+    command = [sys.executable, "-c", "from hybrid.cli import main; main()", "serve", "tiny", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--memory", "64MiB", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+    ) as running:
+        assert running.stderr is not None
+        try:
+            for line in running.stderr:
+                if found := re.search(r"running on (http://\S+)", line):
+                    yield running, found[1]
+                    break
+            else:
+                pytest.fail("the server ended before it listened")
+        finally:
+            running.kill()
+
+
+def events(lines: Iterator[str]) -> list[str]:
+    return [line.removeprefix("data: ") for line in lines if line]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)])
+def test_running_requests_may_finish(number: signal.Signals, code: int) -> None:
+    with process() as (running, url), httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        with client.stream("POST", "/v1/completions", json=SHORT) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            running.send_signal(number)
+            *_, last, done = events(lines)
+        assert json.loads(last)["choices"][0]["finish_reason"] == "length" and done == "[DONE]"
+        assert running.wait(PATIENCE) == code
+        with pytest.raises(httpx.ConnectError):
+            client.get("/health")
+
+
+def test_after_the_timeout_requests_end_with_an_error() -> None:
+    with process("--shutdown-timeout", "0") as (running, url), httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        with client.stream("POST", "/v1/completions", json=LONG) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            running.terminate()
+            *_, last, done = events(lines)
+        assert json.loads(last)["error"]["code"] == "aborted" and done == "[DONE]"
+        assert running.wait(PATIENCE) == -signal.SIGTERM
+
+
+def test_the_second_signal_ends_at_once() -> None:
+    with process() as (running, url), httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        with client.stream("POST", "/v1/completions", json=LONG) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            running.terminate()
+            assert running.stderr is not None
+            assert any("Shutting down" in line for line in running.stderr)
+            running.terminate()
+            with pytest.raises(httpx.RemoteProtocolError):
+                events(lines)
+        running.wait(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("no-such-model-here",), ("--max-model-len", "1"), ("--max-num-seqs", "0"), ("--request-timeout", "-1")],
+)
+def test_wrong_arguments_are_one_sentence(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, ["serve", *arguments])
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output and len(result.output.strip().splitlines()) <= 2
