@@ -16,7 +16,8 @@ from hybrid.adapters.registry import Adapter
 from hybrid.frontend.detokenizer import Decodes
 from hybrid.frontend.generation import Generation, Update
 from hybrid.frontend.prompt import Pixels, Prompt
-from hybrid.grammar.grammars import Grammars, Masks, Verdict
+from hybrid.grammar.backend import Masks
+from hybrid.grammar.grammars import Grammars, Verdict
 from hybrid.scheduler.outcome import FinishedRequest, NewTokens
 from hybrid.scheduler.plan import StepPlan
 from hybrid.scheduler.request import Gate, NewRequest

@@ -11,8 +11,9 @@ import numpy as np
 from hybrid.adapters.store import AdapterStore
 from hybrid.engine import Engine
 from hybrid.frontend.prompt import Pixels, Prompt
+from hybrid.grammar.backend import Masks
 from hybrid.pools.sizing import Kinds, PoolSizes
-from hybrid.runner.model_runner import Masks, RunnerOutput
+from hybrid.runner.model_runner import RunnerOutput
 from hybrid.runner.sampler import TokenLogprobs
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.config import SchedulerConfig

@@ -10,7 +10,8 @@ import pytest
 from hybrid.async_engine import AsyncEngine, EngineDeadError, RequestStream, Submission
 from hybrid.engine import Engine
 from hybrid.frontend.processor import Processor
-from hybrid.runner.model_runner import Masks, RunnerOutput
+from hybrid.grammar.backend import Masks
+from hybrid.runner.model_runner import RunnerOutput
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.outcome import FinishedRequest
 from hybrid.scheduler.plan import StepPlan

@@ -1,6 +1,6 @@
 """GrammarBackend: what a grammar engine must do for us. Knows neither requests nor any engine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from hybrid.structured_outputs import StructuredOutputsParams
 
 Bitmask = NDArray[np.int32]  # [ceil(vocab_size / 32)]: token t is bit t % 32 of word t // 32
+Masks = Callable[[], Mapping[int, Bitmask]]  # by row id; called once they are needed
 
 
 class GrammarError(ValueError):

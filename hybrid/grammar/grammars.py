@@ -4,7 +4,7 @@ Matchers advance with committed tokens only, so retraction and recomputation do 
 and no model.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,8 +17,6 @@ from .backend import Bitmask, GrammarError, Matcher
 from .compiler import Compilation, GrammarCompiler
 
 GATE = "grammar"  # errors begin with it, whenever they show
-
-Masks = Callable[[], Mapping[int, Bitmask]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ class Grammars:
                 if self._fill_one(mask, sequence):
                     verdicts.append(Verdict(request_id, None))
                     mask[:] = -1  # something must be sampled
-            except Exception as error:  # of whatever kind: the others of the batch have their own matchers
+            except BaseException as error:  # of whatever kind, also a panic: the others have their own matchers
                 verdicts.append(Verdict(request_id, f"{GATE}: {error}"))
                 mask[:] = -1
             masks[row] = mask

@@ -4,7 +4,7 @@ Order of one step: new rows and deltas, copies, encoder, decoder with snapshots,
 result of the one before was committed: what it needs of that result is in the row mirror.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybrid.grammar.backend import Masks
 from hybrid.models.context import ForwardContext
 from hybrid.models.layers.lora import LoraSite
 from hybrid.models.ops.lora import LoraBatch
@@ -28,7 +29,6 @@ from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
 from .sampling_columns import TokenBias, token_bias
 
 Pixels = NDArray[np.float32]
-Masks = Callable[[], Mapping[int, NDArray[np.int32]]]
 IMAGES_PER_CALL = 16  # bounds the encoder's activations
 
 

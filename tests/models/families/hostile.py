@@ -13,7 +13,8 @@ import numpy as np
 from hybrid import LLM, SamplingParams
 from hybrid.engine import Runner
 from hybrid.frontend.generation import Update
-from hybrid.runner.model_runner import Masks, RunnerOutput
+from hybrid.grammar.backend import Masks
+from hybrid.runner.model_runner import RunnerOutput
 from hybrid.scheduler.plan import StepPlan
 
 CONTEXT = 48  # tokens of prompt and output
