@@ -82,11 +82,12 @@ class GrammarCompiler:
             future = self._kept.get(params)
             if future is not None:
                 self._kept.move_to_end(params)
-                return Compilation(self, params, future)
-            future = self._pending.get(params)
+            else:
+                future = self._pending.get(params)
             if future is None:
-                future = self._pending[params] = self._start(params)
-        future.add_done_callback(lambda done: self._keep(params, done))  # outside the lock: it may run at once
+                future = Future()
+                self._start(params, future)
+                self._pending[params] = future
         return Compilation(self, params, future)
 
     def give_up(self, params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
@@ -99,22 +100,33 @@ class GrammarCompiler:
                 self._pool.shutdown(wait=False)  # what is queued there still runs
                 self._pool = None
 
-    def _start(self, params: StructuredOutputsParams) -> "Future[Grammar]":
+    def _start(self, params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_workers, thread_name_prefix="grammar")
         before = threading.stack_size(STACK_BYTES)  # of threads started from now on: here, in `submit`
         try:
-            return self._pool.submit(self._backend.compile, params)
+            self._pool.submit(self._compile, params, future)
         finally:
             threading.stack_size(before)
 
-    def _keep(self, params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
+    def _compile(self, params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
+        """Mutates, in a worker: nobody sees the end of a compilation before it is known whether it is kept."""
+        future.set_running_or_notify_cancel()
+        try:
+            grammar = self._backend.compile(params)
+        except BaseException as error:  # also a panic, which is no Exception
+            self._settle(params, future, keep=False)
+            future.set_exception(error)
+        else:
+            self._settle(params, future, keep=True)
+            future.set_result(grammar)
+
+    def _settle(self, params: StructuredOutputsParams, future: "Future[Grammar]", keep: bool) -> None:
         with self._lock:
             if self._pending.get(params) is future:
                 del self._pending[params]
-            if future.exception() is not None:
-                return
-            self._kept[params] = future
-            self._kept.move_to_end(params)
+            if keep:
+                self._kept[params] = future
+                self._kept.move_to_end(params)
             while len(self._kept) > self._max_kept:
                 self._kept.popitem(last=False)
