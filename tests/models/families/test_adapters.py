@@ -30,6 +30,8 @@ MAX_RANK = 128  # where gate and up of experts are one target, their ranks add u
 ALPHAS = {1: 2, 4: 4, 8: 6, 64: 16}  # by rank: a change about half as large as the weight itself
 FIRST_CASES = {name.split(":")[0]: name for name in reversed(list(all_cases()))}
 SHARED = {"zamba2"}  # peft adapts every use of its shared blocks by itself: refused, see tests/adapters
+# Their dt_proj is multiplied by weight, not called, in transformers, which so ignores what peft put in its place.
+READS_WEIGHTS = {"falcon_mamba", "jamba", "mamba"}
 LENGTHS = (1, 6, 17, 33, 48)
 
 Tokens = list[tuple[int, ...]]
@@ -57,6 +59,8 @@ def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     case = FIRST_CASES[request.param]
     folder = tmp_path_factory.mktemp("checkpoint")
     base = Oracle(all_cases()[case], folder / "model", export=exporter(case))
+    ignored = "dt_proj" if request.param in READS_WEIGHTS else "none"
+    modules = [name for name in decoder_modules(base.model) if not name.endswith(ignored)]
     oracles, folders = {}, {}
     for rank, alpha in ALPHAS.items():
         oracles[rank] = Oracle(all_cases()[case], folder / f"again{rank}", export=exporter(case))
@@ -66,7 +70,7 @@ def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             folders[rank],
             r=rank,
             lora_alpha=alpha,
-            target_modules=decoder_modules(base.model),
+            target_modules=modules,
             target_parameters=expert_parameters(base.model) or None,
         )
     return Adapted(base, oracles, folders)
@@ -126,13 +130,14 @@ def test_logits_of_every_position(adapted: Adapted, schedule: list[list[int]]) -
         reference = adapted.of(rank).logits(row)
         error = (logits - reference).abs().amax(dim=-1) / reference.abs().amax(dim=-1)
         assert float(error.max()) < TOLERANCE, f"rank {rank}"
+        if rank:  # and the adapter matters
+            assert float((reference - adapted.base.logits(row)).abs().max()) > 0.01
 
 
 def test_greedy_tokens_are_those_of_peft(adapted: Adapted, prompts: list[list[int]], expected: Tokens) -> None:
     for rank, prompt, output in zip(RANKS, prompts, expected):
         assert len(output) == MAX_TOKENS
         assert adapted.of(rank).is_greedy(prompt, output)
-    assert len(set(expected)) == len(expected)
 
 
 def test_one_batch_in_chunks(adapted: Adapted, prompts: list[list[int]], expected: Tokens) -> None:
@@ -162,5 +167,20 @@ def test_retraction_eviction_and_reload(adapted: Adapted, prompts: list[list[int
     llm.load_lora_adapter(name, folder)  # other weights under the same name
     reloaded = tokens(generate(llm, prompts, RANKS))
     place = RANKS.index(8)
-    assert adapted.of(1).is_greedy(prompts[place], reloaded[place]) and reloaded[place] != expected[place]
+    assert adapted.of(1).is_greedy(prompts[place], reloaded[place])
     assert reloaded[:place] + reloaded[place + 1 :] == expected[:place] + expected[place + 1 :]
+
+
+def test_step_sizes_of_mamba_are_those_of_the_merged_model(tmp_path: Path) -> None:
+    case = FIRST_CASES["jamba"]
+    merged = Oracle(all_cases()[case], tmp_path / "model")
+    options = {"target_modules": ["dt_proj"], "r": 8, "lora_alpha": 6}
+    merged.model = save_adapter(merged.model, tmp_path / "adapter", **options).merge_and_unload()
+    llm = LLM(tmp_path / "model", dtype="float32", skip_tokenizer_init=True, memory="64MiB", enable_lora=True)
+    prompt = list(range(5, 30))
+    lora = LoRARequest("steps", 1, str(tmp_path / "adapter"))
+    changed, base = (
+        tokens(llm.generate([{"prompt_token_ids": prompt}], GREEDY, use_tqdm=False, lora_request=request))[0]
+        for request in (lora, None)
+    )
+    assert merged.is_greedy(prompt, changed) and changed != base
