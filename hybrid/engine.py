@@ -9,12 +9,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from hybrid.adapters.registry import Adapter
 from hybrid.frontend.detokenizer import Decodes
 from hybrid.frontend.generation import Generation, Update
 from hybrid.frontend.prompt import Pixels, Prompt
+from hybrid.grammar.backend import Masks
+from hybrid.grammar.grammars import Grammars, Verdict
 from hybrid.scheduler.outcome import FinishedRequest, NewTokens
 from hybrid.scheduler.plan import StepPlan
 from hybrid.scheduler.request import Gate, NewRequest
@@ -46,7 +49,7 @@ class Runner(Protocol):
 
     def remove_request(self, request_id: str) -> None: ...
 
-    def execute(self, plan: StepPlan) -> RunnerOutput: ...
+    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput: ...
 
 
 class Engine:
@@ -65,9 +68,11 @@ class Engine:
         max_plans_in_flight: int = 1,
         enable_prefix_caching: bool = True,
         adapters: AdapterStore | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.adapters = adapters
+        self.grammars = grammars
         self._runner = runner
         self._tokenizer = tokenizer
         self._eos_token_ids = tuple(eos_token_ids)
@@ -100,7 +105,6 @@ class Engine:
         routing_key: str = "",
         adapter: Adapter | None = None,
         gates: tuple[Gate, ...] = (),
-        needs_grammar: bool = False,
     ) -> None:
         """Mutates: the request waits. Raises ValueError, and changes nothing, when it can never run.
 
@@ -113,6 +117,10 @@ class Engine:
             raise ValueError(f"stop strings need a tokenizer, which skip_tokenizer_init left out: {params.stop!r}")
         if adapter is not None and self.adapters is not None:
             gates = (*gates, adapter_gate(self.adapters, adapter))
+        if params.structured_outputs is not None:
+            if self.grammars is None:
+                raise ValueError("structured outputs need a tokenizer, which skip_tokenizer_init left out")
+            gates = (*gates, self.grammars.add(request_id, params))
         eos = () if params.ignore_eos else self._eos_token_ids
         new = NewRequest(
             request_id=request_id,
@@ -127,11 +135,11 @@ class Engine:
             cache_salt=prompt.cache_salt,
             resume_hints=prompt.resume_hints,
             gates=gates,
-            needs_grammar=needs_grammar,
+            needs_grammar=params.structured_outputs is not None,
             enable_prefix_caching=self._enable_prefix_caching,
         )
-        self._hold(request_id, adapter)
         try:
+            self._hold(request_id, adapter)
             self._runner.add_request(request_id, params, prompt.pixels, self._eos_token_ids, seed)
             try:
                 self.scheduler.add(new)
@@ -150,7 +158,9 @@ class Engine:
             self._held[request_id] = adapter.lora_id
 
     def _release(self, request_id: str) -> None:
-        """Mutates the store: the request no longer needs its adapter, if it had one."""
+        """Mutates: the request no longer needs its adapter and its grammar, if it had any."""
+        if self.grammars is not None:
+            self.grammars.forget(request_id)
         lora_id = self._held.pop(request_id, None)
         if lora_id is not None and self.adapters is not None:
             self.adapters.release(lora_id)
@@ -171,7 +181,7 @@ class Engine:
             if plan is None:
                 break
             try:
-                self._in_flight.append((plan.step_id, self._runner.execute(plan)))
+                self._in_flight.append((plan.step_id, self._execute(plan)))
             except BaseException as error:
                 self._fail(plan, error)
                 if not isinstance(error, Exception):
@@ -189,6 +199,26 @@ class Engine:
             time.sleep(IDLE_SECONDS)
         return updates
 
+    def _execute(self, plan: StepPlan) -> RunnerOutput:
+        """The runner's output. Mutates: requests for which a grammar leaves nothing to sample end."""
+        needed = plan.needs_grammar & plan.samples
+        if self.grammars is None or not needed.any():
+            return self._runner.execute(plan)
+        rows = plan.rows[needed]
+        masks = self.grammars.fill(zip(rows.tolist(), self.scheduler.memory.table.request_ids[rows].tolist()))
+        try:
+            return self._runner.execute(plan, masks)
+        finally:
+            for verdict in masks.verdicts():
+                self._end_by_grammar(verdict)
+
+    def _end_by_grammar(self, verdict: Verdict) -> None:
+        """Mutates: the request is complete, or its grammar cannot go on."""
+        if verdict.error is None:
+            self.scheduler.finish(verdict.request_id)
+        else:
+            self.scheduler.finish_with_error(verdict.request_id, verdict.error)
+
     def _report(self) -> list[Update]:
         """Mutates: requests that ended give their last update; all updates are handed out."""
         self._end(self.scheduler.pop_finished())
@@ -205,18 +235,26 @@ class Engine:
             self.scheduler.fail(step_id, str(error))
             return
         finished = {ended.request_id: ended for ended in self.scheduler.pop_finished()}
-        for request_id in self._advance(tokens, output, finished):
-            if request_id in finished:
+        for request_id, verdict in self._advance(tokens, output, finished):
+            ended = finished.get(request_id)
+            if ended is not None:
+                if ended.reason == "length" and verdict is not None and verdict.error is None:
+                    finished[request_id] = replace(ended, reason="stop")  # complete with the last permitted token
                 continue
             generation = self._generations[request_id]
             if generation.stop_string is not None:
                 self.scheduler.finish(request_id)
+            elif verdict is not None:
+                self._end_by_grammar(verdict)
             else:
                 self._unreported.append(generation.take(self.scheduler.num_cached_tokens(request_id)))
         self._end((*finished.values(), *self.scheduler.pop_finished()))
 
-    def _advance(self, tokens: NewTokens, output: RunnerOutput, finished: Mapping[str, FinishedRequest]) -> list[str]:
-        """Mutates the generations that got tokens, and returns their request ids."""
+    def _advance(
+        self, tokens: NewTokens, output: RunnerOutput, finished: Mapping[str, FinishedRequest]
+    ) -> list[tuple[str, Verdict | None]]:
+        """Mutates the generations that got tokens and their grammars. Returns their request ids with what the grammars
+        say."""
         counts, rows, token_ids = tokens.num_tokens.tolist(), tokens.result_rows.tolist(), tokens.token_ids.tolist()
         advanced = []
         for request_id, ids, count, row in zip(tokens.request_ids.tolist(), token_ids, counts, rows):
@@ -226,7 +264,10 @@ class Engine:
             ended = finished.get(request_id)
             stop_token = ended is not None and ended.stop_token_id is not None
             generation.advance(ids[:count], output.logprobs[row] if output.logprobs else None, stop_token)
-            advanced.append(request_id)
+            verdict = None
+            if self.grammars is not None:
+                verdict = self.grammars.advance(request_id, ids[: count - stop_token])
+            advanced.append((request_id, verdict))
         return advanced
 
     def _fail(self, plan: StepPlan, error: BaseException) -> None:

@@ -9,6 +9,9 @@ import torch
 
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
+from hybrid.grammar.compiler import GrammarCompiler
+from hybrid.grammar.grammars import Grammars
+from hybrid.grammar.llguidance_backend import LLGuidanceBackend
 from hybrid.models.blueprint.config_reader import shown
 from hybrid.models.blueprint.json_object import read_json
 from hybrid.models.blueprint.model import Model
@@ -70,6 +73,7 @@ def set_up(args: EngineArgs) -> Setup:
         scheduler_config.max_plans_in_flight,
         args.enable_prefix_caching,
         adapters,
+        _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids),
     )
     if args.num_threads is not None:
         torch.set_num_threads(args.num_threads)
@@ -84,6 +88,14 @@ def set_up(args: EngineArgs) -> Setup:
         num_image_tokens=vision.num_image_tokens if vision is not None else None,
     )
     return Setup(engine, processor, sizes, generation_defaults)
+
+
+def _grammars(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: tuple[int, ...]) -> Grammars | None:
+    """None without a tokenizer."""
+    if tokenizer is None:
+        return None
+    backend = LLGuidanceBackend(tokenizer.to_json, vocab_size, eos_token_ids)
+    return Grammars(GrammarCompiler(backend), vocab_size, eos_token_ids)
 
 
 def default_sampling_params(generation_defaults: Mapping[str, Any], max_tokens: int | None) -> SamplingParams:

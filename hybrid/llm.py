@@ -16,6 +16,7 @@ from hybrid.adapters.store import AdapterStore
 from hybrid.frontend.messages import read_conversation
 from hybrid.frontend.prompt import Prompt
 from hybrid.frontend.tokenizer import Tokenizer
+from hybrid.frontend.tool_calls import read_tools
 from hybrid.scheduler.config import SchedulingPolicy
 from hybrid.scheduler.stats import SchedulerStats
 
@@ -141,16 +142,21 @@ class LLM:
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
         lora_request: LoRARequests = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """The assistant's answers to one conversation or a list of them; one output per conversation, in order.
 
         A conversation is a list of {"role", "content"}; content is text or a list of {"type": "text", "text"},
         {"type": "image", "image"} and {"type": "image_url", "image_url": {"url"}} (path, file: or data: URL).
         sampling_params None: `get_default_sampling_params`, with as many tokens as the context holds.
+        tools: for the chat template, as in the OpenAI API; calls stay in the text (`hybrid.frontend.tool_calls` finds
+        them). chat_template_kwargs: further variables for the template.
         """
         listed = [messages] if _is_one_conversation(messages) else list(messages)
         params = _params(sampling_params, len(listed), self.get_default_sampling_params(max_tokens=None))
-        processed = _each(self._chat_prompt, listed, "conversation")
+        variables = read_tools(tools).variables(chat_template_kwargs)
+        processed = _each(lambda one: self._chat_prompt(one, variables), listed, "conversation")
         adapters = self._adapters(one_each(lora_request, len(listed)))
         return self._run(processed, params, _priorities(priority, len(listed)), adapters, use_tqdm)
 
@@ -169,10 +175,10 @@ class LLM:
     ) -> Generator[RequestOutput, None, None]:
         """Like `chat` for one conversation, yielding as `stream` does."""
         [params] = _params(sampling_params, 1, self.get_default_sampling_params(max_tokens=None))
-        return self._stream(self._chat_prompt(messages), params, self._adapters(one_each(lora_request, 1)))
+        return self._stream(self._chat_prompt(messages, {}), params, self._adapters(one_each(lora_request, 1)))
 
-    def _chat_prompt(self, messages: Any) -> Prompt:
-        return self._processor.process_chat(read_conversation(messages))
+    def _chat_prompt(self, messages: Any, variables: Mapping[str, Any]) -> Prompt:
+        return self._processor.process_chat(read_conversation(messages), variables=variables)
 
     # --- adapters ------------------------------------------------------------------------------------------------
 

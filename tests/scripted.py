@@ -11,6 +11,7 @@ import numpy as np
 from hybrid.adapters.store import AdapterStore
 from hybrid.engine import Engine
 from hybrid.frontend.prompt import Pixels, Prompt
+from hybrid.grammar.backend import Masks
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.runner.sampler import TokenLogprobs
@@ -71,7 +72,7 @@ class ScriptedRunner:
     def remove_request(self, request_id: str) -> None:
         self.requests.pop(request_id, None)
 
-    def execute(self, plan: StepPlan) -> RunnerOutput:
+    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
         self.plans.append(plan)
         for new in plan.new_rows:
             assert new.request_id in self.requests

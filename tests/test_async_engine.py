@@ -10,6 +10,7 @@ import pytest
 from hybrid.async_engine import AsyncEngine, EngineDeadError, RequestStream, Submission
 from hybrid.engine import Engine
 from hybrid.frontend.processor import Processor
+from hybrid.grammar.backend import Masks
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.outcome import FinishedRequest
@@ -26,9 +27,9 @@ class HeldRunner(ScriptedRunner):
         super().__init__(scripts)
         self.go = threading.Event()
 
-    def execute(self, plan: StepPlan) -> RunnerOutput:
+    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
         assert self.go.wait(PATIENCE)
-        return super().execute(plan)
+        return super().execute(plan, grammar)
 
 
 def run(engine: Engine, work: Callable[[AsyncEngine], Coroutine[Any, Any, None]]) -> None:

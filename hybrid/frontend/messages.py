@@ -1,9 +1,11 @@
 """Messages: a chat as users write it -> messages as chat templates read them, and the pictures in them.
 
 Content is a string or a list of parts: {"type": "text", "text": ...}, {"type": "image", "image": ...} and
-{"type": "image_url", "image_url": {"url": ...}}. Knows no tokenizer and opens no picture.
+{"type": "image_url", "image_url": {"url": ...}}. An assistant's "tool_calls" are as in the OpenAI API; templates get
+their arguments as mappings. Knows no tokenizer and opens no picture.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +44,8 @@ def _message(message: object, images: list[ImageSource]) -> dict[str, Any]:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
         raise ValueError(f"'role' must be a string such as 'user', got {role!r}")
+    if "tool_calls" in message:
+        message = _with_calls(message)
     if content is None and role == "assistant":  # as with calls of tools
         content = ""
     if isinstance(content, str):
@@ -52,6 +56,33 @@ def _message(message: object, images: list[ImageSource]) -> dict[str, Any]:
     if all(part["type"] == "text" for part in parts):
         return {**message, "content": "".join(part["text"] for part in parts)}  # templates without parts read it too
     return {**message, "content": parts}
+
+
+def _with_calls(message: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The message with the arguments of its calls as mappings; templates ask whether there is a list at all."""
+    calls = message["tool_calls"]
+    if not calls:
+        return {key: value for key, value in message.items() if key != "tool_calls"}
+    if not isinstance(calls, list | tuple):
+        raise ValueError(f"'tool_calls' must be a list, got {type(calls).__name__}")
+    return {**message, "tool_calls": [_call(call, index) for index, call in enumerate(calls)]}
+
+
+def _call(call: object, index: int) -> dict[Any, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ValueError(f'tool call {index} must be {{"function": {{"name", "arguments"}}, ...}}, got {call!r}')
+    arguments = function.get("arguments")
+    if arguments is None or arguments == "":
+        arguments = {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            raise ValueError(f"tool call {index}: 'arguments' are no JSON: {function['arguments']!r}") from None
+    if not isinstance(arguments, Mapping):
+        raise ValueError(f"tool call {index}: 'arguments' must be a JSON object, got {arguments!r}")
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _part(part: object, images: list[ImageSource]) -> dict[str, str]:

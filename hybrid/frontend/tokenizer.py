@@ -67,6 +67,10 @@ class Tokenizer:
         """Text of the tokens; bytes that are no UTF-8 become U+FFFD."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
+    def to_json(self) -> str:
+        """All of it but the chat template, as the `tokenizers` library writes it to `tokenizer.json`."""
+        return self._tokenizer.to_str()
+
     def token(self, token_id: int) -> str:
         """How the vocabulary spells a token; "" for an id that it does not have."""
         return self._tokenizer.id_to_token(token_id) or ""

@@ -35,10 +35,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a piece of output brought: text for the user, and calls that are complete."""
+    """What a piece of output brought: text for the user, calls, and more arguments of a call that came before.
+
+    Calls are complete, except the one of a named tool: it comes at once, and its arguments as they are written.
+    """
 
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
+    more_arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +53,42 @@ class ToolChoice:
     rendered: tuple[Mapping[str, Any], ...] = ()
     mode: Mode = "none"
     name: str | None = None  # of the one that must be called
+    parallel: bool = True  # whether one answer may hold several calls
 
     @property
     def forced(self) -> bool:
         """Whether the output is nothing but calls."""
         return self.mode in ("required", "named")
 
+    def variables(self, others: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """For the chat template, besides `others`."""
+        return {**(others or {}), **({"tools": list(self.rendered)} if self.rendered else {})}
+
     def structured_outputs(self) -> StructuredOutputsParams | None:
-        """What forces the call: a named tool's arguments, or for "required" a list of one call or more."""
+        """What forces the call: a named tool's arguments, or for "required" a list of one call or more. Raises
+        ValueError for parameters that are no JSON schema."""
         if self.mode == "named":
             [tool] = (tool for tool in self.tools if tool.name == self.name)
             return StructuredOutputsParams(json=tool.parameters)
         if self.mode != "required":
             return None
-        schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": []}}
-        for i, tool in enumerate(self.tools):
-            parameters, definitions = _definitions_moved(tool.parameters, f"tool{i}")
-            schema.setdefault("$defs", {}).update(definitions)
-            schema["items"]["anyOf"].append(
-                {
-                    "type": "object",
-                    "properties": {"name": {"const": tool.name}, "parameters": parameters},
-                    "required": ["name", "parameters"],
-                    "additionalProperties": False,
-                }
-            )
+        names = {f"tool{i}": tool for i, tool in enumerate(self.tools)}
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": tool.name}, "parameters": {"$ref": f"#/$defs/{name}"}},
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+            for name, tool in names.items()
+        ]
+        schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+        if not self.parallel:
+            schema["maxItems"] = 1
+        try:
+            schema["$defs"] = {name: _moved(tool.parameters, f"#/$defs/{name}") for name, tool in names.items()}
+        except RecursionError:
+            raise ValueError("the parameters of the tools are nested too deep") from None
         return StructuredOutputsParams(json=schema)
 
     def parser(self) -> "ToolCallParser":
@@ -81,8 +96,9 @@ class ToolChoice:
         return ToolCallParser(self)
 
 
-def read_tools(tools: object, tool_choice: object) -> ToolChoice:
-    """`tools` and `tool_choice` of the OpenAI API. Raises ValueError naming what is not as it should be."""
+def read_tools(tools: object, tool_choice: object = None, parallel: bool = True) -> ToolChoice:
+    """`tools`, `tool_choice` and `parallel_tool_calls` of the OpenAI API. Raises ValueError naming what is not as it
+    should be."""
     if tools is None or tools == []:
         if tool_choice in (None, "none", "auto"):
             return ToolChoice()
@@ -95,11 +111,11 @@ def read_tools(tools: object, tool_choice: object) -> ToolChoice:
         raise ValueError(f"two tools have one name, among {names}")
     rendered = tuple(dict(tool) for tool in tools)
     if tool_choice is None or tool_choice == "auto":
-        return ToolChoice(read, rendered, "auto")
+        return ToolChoice(read, rendered, "auto", parallel=parallel)
     if tool_choice == "none":  # as in vLLM, the model is not told of tools that it may not call
         return ToolChoice()
     if tool_choice == "required":
-        return ToolChoice(read, rendered, "required")
+        return ToolChoice(read, rendered, "required", parallel=parallel)
     name = None
     if isinstance(tool_choice, Mapping) and tool_choice.get("type") == "function":
         function = tool_choice.get("function")
@@ -126,12 +142,15 @@ class ToolCallParser:
 
     def push(self, text: str) -> Parsed:
         """Mutates. Content that cannot be part of a call any more, and the calls that this piece completed."""
+        if self._choice.mode == "named":
+            return self._named(text) if text else Parsed()
         self._held += text
         if self._choice.mode == "none":
             return Parsed(self._take_held())
-        if self._choice.forced or self._may_be_bare():
+        if self._choice.mode == "required" or self._may_be_bare():
             return Parsed()
-        content, calls = "", []
+        content = ""
+        calls: list[ToolCall] = []
         while True:
             if not self._in_call:
                 before, tag, after = self._held.partition(OPEN)
@@ -146,29 +165,35 @@ class ToolCallParser:
             if not tag:
                 break
             self._held, self._in_call = after, False
-            call = self._read_call(body)
-            if call is None:  # what the model wrote there is no call of these tools: the user sees it
+            found = self._read_call(body)
+            if found is None:  # what the model wrote there is no call of these tools: the user sees it
                 content += self._content(OPEN + body + CLOSE)
             else:
-                calls.append(call)
+                calls += found
         return Parsed(content, tuple(calls))
 
     def finish(self) -> Parsed:
         """Mutates. What was held back: a call, or text that only looked like one."""
-        held, self._held = self._held, ""
         if self._choice.mode == "named":
-            assert self._choice.name is not None
-            return Parsed(calls=(self._new_call(self._choice.name, held),))
+            return self._named("") if self.num_calls == 0 else Parsed()
+        held, self._held = self._held, ""
         if self._choice.mode != "none" and not self._in_call:
             calls = self._read_bare(held)
             if calls:
                 return Parsed(calls=calls)
         if self._in_call:  # some models end without the closing tag
-            call = self._read_call(held)
-            if call is not None:
-                return Parsed(calls=(call,))
+            found = self._read_call(held)
+            if found is not None:
+                return Parsed(calls=found)
             held = OPEN + held
         return Parsed(self._content(held))
+
+    def _named(self, text: str) -> Parsed:
+        """Mutates `num_calls`."""
+        assert self._choice.name is not None
+        if self.num_calls:
+            return Parsed(more_arguments=text)
+        return Parsed(calls=(self._new_call(self._choice.name, text),))
 
     def _take_held(self) -> str:
         """Mutates."""
@@ -197,13 +222,17 @@ class ToolCallParser:
             return ()
         return tuple(self._new_call(one["name"], _arguments(one)) for one in values)
 
-    def _read_call(self, body: str) -> ToolCall | None:
-        """Mutates `num_calls`."""
+    def _read_call(self, body: str) -> tuple[ToolCall, ...] | None:
+        """Mutates `num_calls`. None for what is no call, () for one more than there may be."""
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
             return None
-        return self._new_call(value["name"], _arguments(value)) if self._is_call(value) else None
+        if not self._is_call(value):
+            return None
+        if self.num_calls and not self._choice.parallel:
+            return ()
+        return (self._new_call(value["name"], _arguments(value)),)
 
     def _is_call(self, value: object) -> bool:
         return isinstance(value, dict) and any(value.get("name") == tool.name for tool in self._choice.tools)
@@ -217,7 +246,12 @@ class ToolCallParser:
 def _arguments(call: Mapping[str, Any]) -> str:
     """As JSON text, under whichever of the two names they stand."""
     value = call.get("arguments", call.get("parameters", {}))
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character, which JSON can hold and UTF-8 cannot
+        return json.dumps(value)
+    return text
 
 
 def _overlap(text: str, tag: str) -> int:
@@ -229,33 +263,22 @@ def _read_tool(tool: object, index: int) -> Tool:
     if not isinstance(tool, Mapping) or tool.get("type") != "function" or not isinstance(tool.get("function"), Mapping):
         raise ValueError(f'tool {index} must be {{"type": "function", "function": {{...}}}}, got {tool!r}')
     name, parameters = tool["function"].get("name"), tool["function"].get("parameters")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"tool {index}: 'name' must be a string, got {name!r}")
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ValueError(f"tool {index}: 'name' must be a string that can be printed, got {name!r}")
     if parameters is None:
-        parameters = {"type": "object", "properties": {}}
+        parameters = {"type": "object", "properties": {}, "additionalProperties": False}
     if not isinstance(parameters, Mapping):
         raise ValueError(f"tool {name!r}: 'parameters' must be a JSON schema, got {parameters!r}")
     return Tool(name, parameters)
 
 
-def _definitions_moved(schema: Mapping[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
-    """The schema without its definitions, and these under names of their own: several schemas become parts of one."""
-    definitions: dict[str, Any] = {}
-
-    def moved(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: _moved_reference(one, prefix) if key == "$ref" else moved(one) for key, one in value.items()}
-        return [moved(one) for one in value] if isinstance(value, list | tuple) else value
-
-    top = dict(schema)
-    for key in ("$defs", "definitions"):
-        for name, one in (top.pop(key, None) or {}).items():
-            definitions[f"{prefix}_{name}"] = moved(one)
-    return moved(top), definitions
-
-
-def _moved_reference(reference: Any, prefix: str) -> Any:
-    for start in ("#/$defs/", "#/definitions/"):
-        if isinstance(reference, str) and reference.startswith(start):
-            return f"#/$defs/{prefix}_{reference.removeprefix(start)}"
-    return reference
+def _moved(schema: Any, place: str) -> Any:
+    """The schema as a part of another one, at `place`: its references to parts of itself lead there."""
+    if isinstance(schema, Mapping):
+        return {
+            key: place + one[1:]
+            if key == "$ref" and isinstance(one, str) and one.startswith("#")
+            else _moved(one, place)
+            for key, one in schema.items()
+        }
+    return [_moved(one, place) for one in schema] if isinstance(schema, list | tuple) else schema

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybrid.grammar.backend import Masks
 from hybrid.models.context import ForwardContext
 from hybrid.models.layers.lora import LoraSite
 from hybrid.models.ops.lora import LoraBatch
@@ -130,10 +131,11 @@ class ModelRunner:
         self._requests.pop(request_id, None)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan, grammar: Mapping[int, NDArray[np.int32]] | None = None) -> RunnerOutput:
+    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
         """Runs one plan. Mutates caches and mirror.
 
-        grammar: row id -> bitmask of allowed tokens [ceil(vocab_size / 32)], for every row with `needs_grammar`.
+        grammar: called once the model has run; row id -> bitmask of allowed tokens [ceil(vocab_size / 32)], for every
+        row with `needs_grammar` that samples.
         Raises NotImplementedError for drafts of a row with a grammar;
         NonFiniteLogits, a FloatingPointError, naming the requests whose logits are not finite.
         """
@@ -217,7 +219,7 @@ def _all_or_none(entries: tuple[TokenLogprobs | None, ...]) -> tuple[TokenLogpro
     return present or None
 
 
-def _grammar_mask(plan: StepPlan, batch: Batch, grammar: Mapping[int, NDArray[np.int32]] | None) -> GrammarMask | None:
+def _grammar_mask(plan: StepPlan, batch: Batch, grammar: Masks | None) -> GrammarMask | None:
     """The masks of the plan's sampling rows that need one."""
     needed = plan.needs_grammar & plan.samples
     if not needed.any():
@@ -225,7 +227,7 @@ def _grammar_mask(plan: StepPlan, batch: Batch, grammar: Mapping[int, NDArray[np
     if (plan.num_draft_tokens[needed] > 0).any():
         raise NotImplementedError("draft tokens of a row with a grammar cannot be verified yet")
     where = np.flatnonzero(plan.needs_grammar[plan.samples][batch.logit_owner])
-    masks = grammar or {}
+    masks = grammar() if grammar is not None else {}
     missing = [int(row) for row in batch.logit_rows[where] if int(row) not in masks]
     assert not missing, f"no grammar mask for rows {missing}"
     return GrammarMask(where, np.stack([masks[int(row)] for row in batch.logit_rows[where]]))

@@ -141,10 +141,12 @@ def _append_many(table: RowTable, rows: Ints, tokens: TokenIds, accepted: Ints) 
 
 
 def _propose_drafts(table: RowTable, drafts: Drafts, rows: Ints, result: StepResult, index: Ints) -> None:
-    """Drafts for the next step. They continue the token just sampled: useless once a later plan has passed it."""
+    """Drafts for the next step. They continue the token just sampled: useless once a later plan has passed it. A row
+    with a grammar has none: masks are made for one token."""
     width = result.draft_token_ids.shape[1]
     if width == 0:
         return
     drafts.any = True
     drafts.token_ids[rows, :width] = result.draft_token_ids[index]
-    table.num_drafts[rows] = np.where(table.placeholders[rows] == 0, result.num_drafts[index], 0)
+    may = (table.placeholders[rows] == 0) & ~table.needs_grammar[rows]
+    table.num_drafts[rows] = np.where(may, result.num_drafts[index], 0)

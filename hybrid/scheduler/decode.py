@@ -72,11 +72,13 @@ def schedule_decodes(
 
 
 def _eligible(memory: Memory, drafts: Drafts, rows: Ints, in_flight: bool) -> Ints:
-    """Rows that may still sample: not at their limit once what is in flight arrives, and no drafts in the air."""
+    """Rows that may still sample: not at their limit once what is in flight arrives, no drafts in the air, and, where
+    a grammar decides what may come next, nothing in the air."""
     if not in_flight:
         return rows
     table = memory.table
     may = table.num_tokens[rows] + table.placeholders[rows] < table.max_total_tokens[rows]
+    may &= ~table.needs_grammar[rows] | (table.placeholders[rows] == 0)
     if drafts.any:
         may &= table.drafts_in_flight[rows] == 0
     return rows[may]

@@ -118,6 +118,10 @@ class Scheduler:
         """Mutates: ends a running request as "stop" (the caller found a stop string). False if it is not here."""
         return self._end(request_id, "stop")
 
+    def finish_with_error(self, request_id: str, error: str) -> bool:
+        """Mutates: ends the request at once with `error` (the caller cannot go on with it). False if it is not here."""
+        return self._end(request_id, "error", error)
+
     def _end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
         request = self._requests.get(request_id)
         if request is None:

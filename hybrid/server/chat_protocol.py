@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .protocol import RequestModel, SamplingRequest, Usage
 
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
+
 
 class ChatMessage(RequestModel):
     """One message of a conversation. What else it has reaches the chat template."""
@@ -34,8 +36,12 @@ class ChatCompletionRequest(SamplingRequest):
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the chat template.")
     chat_template: str | None = Field(None, description="Not supported: the model's template is used.")
     prompt_logprobs: int | None = Field(None, description="Not supported.")
-    tools: list[Any] | None = Field(None, description="Not supported.")
-    functions: list[Any] | None = Field(None, description="Not supported.")
+    tools: list[dict[str, Any]] | None = Field(None, description='Each {"type": "function", "function": {...}}.')
+    tool_choice: str | dict[str, Any] | None = Field(
+        None, description='none, auto (default), required, or {"type": "function", "function": {"name"}}.'
+    )
+    parallel_tool_calls: bool | None = Field(None, description="False: at most one call.")
+    functions: list[Any] | None = Field(None, description="Not supported: the older form of tools.")
     audio: dict[str, Any] | None = Field(None, description="Not supported.")
     modalities: list[str] | None = Field(None, description="Only text is supported.")
 
@@ -60,12 +66,44 @@ class ChatLogprobs(BaseModel):
     content: list[TokenLogprob] | None
 
 
+class CalledFunction(BaseModel):
+    """Which function, and with what."""
+
+    name: str
+    arguments: str = Field(description="JSON, as the model wrote it.")
+
+
+class MessageToolCall(BaseModel):
+    """A call that the client is to make."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class DeltaFunction(BaseModel):
+    """What is new of a called function."""
+
+    name: str | None = None
+    arguments: str
+
+
+class DeltaToolCall(BaseModel):
+    """What is new of a call: the first delta of an index brings id, type and name."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: DeltaFunction
+
+
 class AssistantMessage(BaseModel):
     """The answer."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
 
 
 class ChatChoice(BaseModel):
@@ -74,7 +112,7 @@ class ChatChoice(BaseModel):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: ChatFinishReason
     stop_reason: int | str | None
 
 
@@ -94,6 +132,7 @@ class Delta(BaseModel):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[DeltaToolCall] | None = None
 
 
 class ChatChunkChoice(BaseModel):
@@ -102,7 +141,7 @@ class ChatChunkChoice(BaseModel):
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None = None
-    finish_reason: Literal["stop", "length"] | None = None
+    finish_reason: ChatFinishReason | None = None
     stop_reason: int | str | None = None
 
 

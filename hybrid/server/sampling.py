@@ -33,9 +33,14 @@ _STRUCTURED = tuple(entry.name for entry in fields(StructuredOutputsParams))
 
 
 def sampling_params(
-    request: SamplingRequest, defaults: SamplingParams, *, max_tokens: int | None, logprobs: int | None
+    request: SamplingRequest,
+    defaults: SamplingParams,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    tool_call: StructuredOutputsParams | None = None,
 ) -> SamplingParams:
-    """defaults: for fields that the request leaves out. Raises ApiError, 400."""
+    """defaults: for fields that the request leaves out. tool_call: what tool_choice forces. Raises ApiError, 400."""
     if request.stream_options is not None and not request.stream:
         raise ApiError(400, "stream_options is only allowed with stream", param="stream_options")
     chosen = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
@@ -46,7 +51,7 @@ def sampling_params(
             max_tokens=max_tokens if max_tokens is not None else defaults.max_tokens,
             logprobs=logprobs,
             logit_bias=_logit_bias(request.logit_bias),
-            structured_outputs=_structured_outputs(request),
+            structured_outputs=_structured_outputs(request, tool_call),
         )
     except ValueError as error:
         raise ApiError(400, str(error), param=_named(str(error), request)) from None
@@ -75,7 +80,9 @@ def _logit_bias(biases: Mapping[str, float] | None) -> dict[int, float] | None:
     return {int(key): bias for key, bias in biases.items()}
 
 
-def _structured_outputs(request: SamplingRequest) -> StructuredOutputsParams | None:
+def _structured_outputs(
+    request: SamplingRequest, tool_call: StructuredOutputsParams | None
+) -> StructuredOutputsParams | None:
     """Raises ValueError, also when more than one field says what the answer must follow."""
     found: dict[str, dict[str, Any]] = {}
     if request.response_format is not None and request.response_format.type != "text":
@@ -90,14 +97,15 @@ def _structured_outputs(request: SamplingRequest) -> StructuredOutputsParams | N
         value = getattr(request, f"guided_{name}")
         if value is not None:
             found[f"guided_{name}"] = {name: value}
-    if len(found) > 1:
-        raise ValueError(f"only one of {', '.join(found)} can say what the answer follows")
+    names = [*found, *(["tool_choice"] if tool_call is not None else [])]
+    if len(names) > 1:
+        raise ValueError(f"only one of {', '.join(names)} can say what the answer follows")
     for name, given in found.items():
         try:
             return StructuredOutputsParams(**given)
         except ValueError as error:
             raise ValueError(f"{name} cannot be followed: {error}") from None
-    return None
+    return tool_call
 
 
 def _response_format(request: SamplingRequest) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from .chat import chat_prompt, read_chat
+from .chat import chat_prompt, chat_tools, read_chat
 from .chat_protocol import ChatCompletionRequest, ChatMessage
 from .errors import ApiError, as_api_error
 from .protocol import RequestModel
@@ -24,6 +24,7 @@ class TokenizeRequest(RequestModel):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = Field(None, description="What the conversation offers.")
     return_token_strs: bool | None = Field(None, description="The tokens' texts, too.")
 
 
@@ -68,7 +69,7 @@ def tokenization_router(service: Service) -> APIRouter:
             else:
                 chat = ChatCompletionRequest.model_construct(**body.model_dump(exclude={"messages"}))
                 conversation = await read_chat(service, body.messages)
-                prompt = await service.engine.prepare(chat_prompt, service, chat, conversation)
+                prompt = await service.engine.prepare(chat_prompt, service, chat, conversation, chat_tools(chat))
         except ValueError as error:
             raise as_api_error(error) from None
         token_ids = prompt.token_ids.tolist()

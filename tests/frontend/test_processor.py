@@ -192,6 +192,22 @@ def test_bad_input_is_one_sentence(processor: Processor, prompt: Any, message: s
     assert "\n" not in str(caught.value)
 
 
+def call(name: str, arguments: object) -> dict[str, Any]:
+    return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def test_arguments_of_calls_are_mappings_for_templates() -> None:
+    calls = [call("f", '{"a": 1}'), call("g", {"b": 2}), call("h", "")]
+    [message] = read_conversation([{"role": "assistant", "content": None, "tool_calls": calls}]).messages
+    assert message["content"] == ""
+    assert message["tool_calls"] == [call("f", {"a": 1}), call("g", {"b": 2}), call("h", {})]
+    assert calls[0] == call("f", '{"a": 1}')
+    empty: tuple[object, ...] = (None, [])
+    for none in empty:  # as clients send back what they got
+        [message] = read_conversation([{"role": "assistant", "content": "x", "tool_calls": none}]).messages
+        assert message == {"role": "assistant", "content": "x"}
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
@@ -203,6 +219,11 @@ def test_bad_input_is_one_sentence(processor: Processor, prompt: Any, message: s
         ([{"role": "user", "content": [{"type": "video"}]}], "a part of type 'video' is not known"),
         ([{"role": "user", "content": [{"type": "text"}]}], "a text part needs 'text'"),
         ([{"role": "user", "content": [{"type": "image"}]}], "message 0: .*no picture"),
+        ([{"role": "assistant", "tool_calls": "x"}], "message 0: 'tool_calls' must be a list, got str"),
+        ([{"role": "assistant", "tool_calls": [{"name": "f"}]}], "tool call 0 must be"),
+        ([{"role": "assistant", "tool_calls": [call("f", '{"a"')]}], "tool call 0: 'arguments' are no JSON"),
+        ([{"role": "assistant", "tool_calls": [call("f", "[" * 10**5)]}], "tool call 0: 'arguments' are no JSON"),
+        ([{"role": "assistant", "tool_calls": [call("f", "[1]")]}], "'arguments' must be a JSON object"),
     ],
 )  # fmt: skip
 def test_bad_messages_are_one_sentence(messages: Any, message: str) -> None:

@@ -1,6 +1,8 @@
 """Tool calls: what is read from a request, what is forced, and what is found in text that comes in pieces."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import jsonschema
 import pytest
@@ -27,7 +29,11 @@ def run(text: str, choice: object = "auto", size: int = 3) -> tuple[str, list[tu
     """Content and calls of `text`, pushed in pieces of `size` characters."""
     parser = read_tools(TOOLS, choice).parser()
     parts = [parser.push(text[i : i + size]) for i in range(0, len(text), size)] + [parser.finish()]
-    calls: list[ToolCall] = [call for part in parts for call in part.calls]
+    calls: list[ToolCall] = []
+    for part in parts:
+        if part.more_arguments:
+            calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + part.more_arguments)
+        calls += part.calls
     assert parser.num_calls == len(calls) == len({call.id for call in calls})
     return "".join(part.content for part in parts), [(call.name, call.arguments) for call in calls]
 
@@ -47,6 +53,7 @@ def run(text: str, choice: object = "auto", size: int = 3) -> tuple[str, list[tu
         ('{"name": "weather", "parameters": {"city": "Oslo"}}', "", [("weather", '{"city": "Oslo"}')]),
         ('[{"name": "clock"}, {"name": "clock"}]', '[{"name": "clock"}, {"name": "clock"}]', []),
         ('{"name": "nobody"}', '{"name": "nobody"}', []),
+        (r'{"name": "clock", "parameters": {"a": "\ud800"}}', "", [("clock", r'{"a": "\ud800"}')]),
         ('{"rain": true', '{"rain": true', []),
         ("a < b <tool", "a < b <tool", []),
         ('<tool_call>{"name": "clock"}', "", [("clock", "{}")]),  # ended before the tag
@@ -79,6 +86,10 @@ def test_a_named_call_is_its_arguments() -> None:
     forced = read_tools(TOOLS, choice).structured_outputs()
     assert forced is not None and isinstance(forced.json, str)
     assert json.loads(forced.json) == WEATHER["function"]["parameters"]  # type: ignore[index]
+    parser = read_tools(TOOLS, choice).parser()
+    assert [call.arguments for call in parser.push('{"ci').calls] == ['{"ci']
+    assert parser.push('ty"').more_arguments == 'ty"' and parser.num_calls == 1
+    assert run("", choice) == ("", [("weather", "")])
     assert run('{"city": "Rome"}', choice) == ("", [("weather", '{"city": "Rome"}')])
 
 
@@ -99,6 +110,40 @@ def test_required_calls_follow_one_schema() -> None:
     assert calls == [("weather", '{"city": "Rome"}'), ("town", '{"city": 3}')]
 
 
+def test_a_schema_that_refers_to_itself_stays_right_among_others() -> None:
+    tree: dict[str, Any] = {
+        "type": "object",
+        "properties": {"left": {"$ref": "#"}, "value": {"type": "integer"}, "copy": {"$ref": "#/properties/value"}},
+        "additionalProperties": False,
+    }
+    tools = [*TOOLS, {"type": "function", "function": {"name": "plant", "parameters": tree}}]
+    forced = read_tools(tools, "required").structured_outputs()
+    assert forced is not None and isinstance(forced.json, str)
+    for parameters, right in (({"left": {"value": 3, "copy": 4}}, True), ({"left": {"copy": "x"}}, False)):
+        validator = jsonschema.Draft202012Validator(json.loads(forced.json))
+        assert validator.is_valid([{"name": "plant", "parameters": parameters}]) == right
+
+
+def test_at_most_one_call_where_they_may_not_be_parallel() -> None:
+    required = read_tools(TOOLS, "required", parallel=False).structured_outputs()
+    assert required is not None and isinstance(required.json, str) and json.loads(required.json)["maxItems"] == 1
+    text = '<tool_call>{"name": "clock"}</tool_call>'
+    for more in (text, text.removesuffix("</tool_call>")):
+        parser = read_tools(TOOLS, "auto", parallel=False).parser()
+        parts = [parser.push(text), parser.push(more), parser.finish()]
+        assert [len(part.calls) for part in parts] == [1, 0, 0] and not any(part.content for part in parts)
+
+
+def test_parameters_nested_without_end() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(20_000):
+        deep = {"items": deep}
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        tools = read_tools([{"type": "function", "function": {"name": "f", "parameters": deep}}], choice)
+        with pytest.raises(ValueError, match=r"nested too deep|is no JSON"):
+            tools.structured_outputs()
+
+
 def _other_city() -> dict[str, object]:
     """A tool whose definition has the name of another tool's."""
     properties = {"city": {"$ref": "#/$defs/city"}}
@@ -116,7 +161,8 @@ def _other_city() -> dict[str, object]:
     [
         ("x", None, "must be a list"),
         ([{}], None, "tool 0 must be"),
-        ([{"type": "function", "function": {}}], None, "'name' must be a string, got None"),
+        ([{"type": "function", "function": {}}], None, "'name' must be a string that can be printed, got None"),
+        ([{"type": "function", "function": {"name": "\ud800"}}], None, "that can be printed"),
         ([{"type": "function", "function": {"name": "f", "parameters": 3}}], None, "must be a JSON schema, got 3"),
         ([CLOCK, CLOCK], None, "two tools have one name"),
         ([CLOCK], "clock", "got 'clock'"),

@@ -176,7 +176,7 @@ def test_a_grammar_mask_is_applied_to_its_row() -> None:
     plan = driver.plan({"free": 4, "bound": 9})
     plan = dataclasses.replace(plan, needs_grammar=np.array([False, True]))
     mask = np.array([0, 1 << 5], dtype=np.int32)  # token 37 alone
-    output = driver.runner.execute(plan, {driver.requests["bound"].row: mask})
+    output = driver.runner.execute(plan, lambda: {driver.requests["bound"].row: mask})
     assert int(output.result.sampled_token_ids[1, 0]) == 37
 
 

@@ -35,6 +35,22 @@ def test_plans_run_ahead_of_results(kinds: Kinds, plans: int) -> None:
     harness.finish_all()
 
 
+@pytest.mark.parametrize("plans", [2, 3])
+def test_a_grammar_sees_every_token_before_the_next_is_planned(plans: int) -> None:
+    harness = engine(plans)
+    harness.add("bound", tokens(20), max_tokens=6, stop_token_ids=(), needs_grammar=True)
+    harness.add("free", tokens(20, 2), max_tokens=6, stop_token_ids=())
+    table, planned = harness.memory.table, 0
+    while harness.scheduler.num_unfinished or harness.results:
+        while (plan := harness.plan()) is not None:
+            samples = plan.rows[plan.needs_grammar & plan.samples]
+            assert (table.placeholders[samples] == 1).all()
+            planned += len(samples)
+        harness.commit()
+    assert planned == 6
+    harness.finish_all()
+
+
 @pytest.mark.parametrize("plans", [1, 2, 3])
 def test_nobody_is_planned_beyond_its_limit(plans: int) -> None:
     """The last token is in flight: the next plan leaves the request out."""

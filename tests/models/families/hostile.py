@@ -13,6 +13,7 @@ import numpy as np
 from hybrid import LLM, SamplingParams
 from hybrid.engine import Runner
 from hybrid.frontend.generation import Update
+from hybrid.grammar.backend import Masks
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.scheduler.plan import StepPlan
 
@@ -32,10 +33,10 @@ class FailingRunner:
         self.add_request = inner.add_request
         self.remove_request = inner.remove_request
 
-    def execute(self, plan: StepPlan) -> RunnerOutput:
+    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
         when = self.fails()
         if when != "before":
-            output = self.inner.execute(plan)
+            output = self.inner.execute(plan, grammar)
         if when is not None:
             self.failures += 1
             raise RuntimeError(f"the device was lost {when} the step")
