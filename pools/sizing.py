@@ -123,6 +123,9 @@ def never_fits(need: Need, sizes: PoolSizes, kinds: Kinds) -> tuple[Shortage, ..
     )
 
 
+NULL_BLOCKS = 1  # of zeros, that the runner keeps behind the blocks of each attention layer; nobody owns them
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryBytes:
     """Bytes of each pool at given sizes."""
@@ -131,19 +134,21 @@ class MemoryBytes:
     window: int
     state: int
     encoder: int
+    lora: int = 0
 
     @property
     def total(self) -> int:
-        return self.full + self.window + self.state + self.encoder
+        return self.full + self.window + self.state + self.encoder + self.lora
 
 
-def pool_bytes(sizes: PoolSizes, spec: ModelSpec) -> MemoryBytes:
-    """Device bytes of the pools (LoRA weights are counted by the adapter store)."""
+def pool_bytes(sizes: PoolSizes, spec: ModelSpec, lora_bytes_per_unit: int = 0) -> MemoryBytes:
+    """Device bytes of the pools, null blocks included: exactly those of the runner's tensors."""
     return MemoryBytes(
-        full=sizes.num_full_blocks * sizes.block_size * spec.full_bytes_per_token,
-        window=sizes.num_window_blocks * sizes.block_size * spec.window_bytes_per_token,
+        full=(sizes.num_full_blocks + NULL_BLOCKS) * sizes.block_size * spec.full_bytes_per_token,
+        window=(sizes.num_window_blocks + NULL_BLOCKS) * sizes.block_size * spec.window_bytes_per_token,
         state=sizes.num_state_slots * spec.state_bytes_per_slot,
         encoder=sizes.encoder_tokens * spec.encoder.bytes_per_token if spec.encoder is not None else 0,
+        lora=sizes.lora_units * lora_bytes_per_unit,
     )
 
 
