@@ -57,6 +57,8 @@ class Question:
         for name, least in lowest.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.max_num_seqs is not None and self.max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs must be at least 1, got {self.max_num_seqs}")
         if self.shared_prefix >= self.context:
             raise ValueError(f"shared_prefix {self.shared_prefix} leaves nothing of a context of {self.context} tokens")
         if self.images and self.model.vision is None:

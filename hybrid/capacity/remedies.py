@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from .hardware import CPU, HARDWARE
 from .planning import Split, plan
-from .question import NothingFitsError, Question
+from .question import Question
 
 MIB = 2**20
 MAX_DEVICES = 64
@@ -34,8 +34,8 @@ def remedies(question: Question) -> tuple[Remedy, ...]:
     return tuple(sorted((r for r in found if r is not None), key=lambda remedy: remedy.factor))
 
 
-def nothing_fits(question: Question, error: NothingFitsError) -> str:
-    """One sentence: what does not fit, and the smallest change that would."""
+def nothing_fits(question: Question, error: ValueError) -> str:
+    """One sentence: what does not fit (`error`), and the smallest change that would."""
     options = [remedy.option for remedy in remedies(question)]
     if not options:
         return f"{error}; no single change would help"

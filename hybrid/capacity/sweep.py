@@ -4,9 +4,10 @@ Knows the planner; matplotlib is imported when something is drawn.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from .planning import Plan, plan
 from .question import Question
@@ -54,13 +55,14 @@ def parse_sweep(text: str) -> tuple[str, tuple[int, ...]]:
 def sweep(question: Question, axis: str, values: Sequence[int]) -> Iterator[Point]:
     """The answer for each value of the field `axis`."""
     for value in values:
+        changed: dict[str, Any] = {axis: value}
         try:
-            yield Point(value, plan(replace(question, **{axis: value})))
+            yield Point(value, plan(replace(question, **changed)))
         except ValueError as error:
             yield Point(value, None, str(error))
 
 
-def draw(path: Path, axis: str, curves: dict[str, Sequence[Point]]) -> None:
+def draw(path: Path, axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
     """Writes a picture: requests at once over the values, a curve for each model. Raises ValueError where it cannot."""
     try:
         from matplotlib.figure import Figure

@@ -47,7 +47,8 @@ def _share(part: Part, tp: int) -> Part:
     names = DIVIDED.get(type(part))
     if names is None:
         raise ValueError(f"tp {tp}: {type(part).__name__} layers cannot be divided over devices")
-    changed: dict[str, Any] = {name: _divide(part.name, getattr(part, name), tp, name) for name in names}
+    owner = str(getattr(part, "name", ""))
+    changed: dict[str, Any] = {name: _divide(owner, getattr(part, name), tp, name) for name in names}
     if isinstance(part, MoE) and part.shared is not None:
         changed["shared"] = _share(part.shared, tp)
     return replace(part, **changed)

@@ -1,6 +1,7 @@
 """`hybrid plan`: how many requests fit, which pool binds and the flags for it, from `config.json` alone. No torch."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from .options import complain
 
 if TYPE_CHECKING:
+    from hybrid.capacity.planning import Plan
     from hybrid.capacity.question import Question
 
 
@@ -86,7 +88,7 @@ def plan(
 
 
 def _answer(questions: list["Question"], as_json: bool) -> None:
-    """Prints the plan, or several side by side. Raises ValueError: what does not fit, and what would."""
+    """Prints the plan, or several side by side. Raises ValueError where nothing fits: what would."""
     from hybrid.capacity.document import document
     from hybrid.capacity.planning import plan as make_plan
     from hybrid.capacity.question import NothingFitsError
@@ -94,18 +96,26 @@ def _answer(questions: list["Question"], as_json: bool) -> None:
 
     from .plan_tables import show, show_side_by_side
 
-    plans = []
+    plans: dict[str, Plan | None] = {}
+    errors: list[ValueError] = []
     for question in questions:
         try:
-            plans.append(make_plan(question))
-        except NothingFitsError as error:
-            raise ValueError(nothing_fits(question, error)) from None
+            plans[question.name] = make_plan(question)
+        except ValueError as error:
+            plans[question.name] = None
+            can_fit = isinstance(error, NothingFitsError)
+            errors.append(ValueError(nothing_fits(question, error)) if can_fit else error)
+    made = [entry for entry in plans.values() if entry is not None]
+    if not made:
+        raise errors[0]
     if as_json:
-        _print([document(made) for made in plans])
-    elif len(plans) == 1:
-        show(plans[0])
+        _print(document(entry) for entry in made)
+    elif len(questions) == 1:
+        show(made[0])
     else:
         show_side_by_side(plans)
+    for why_not in errors:
+        complain(why_not)
 
 
 def _sweep(questions: list["Question"], text: str, plot: Path | None, as_json: bool) -> None:
@@ -133,7 +143,7 @@ def _sweep(questions: list["Question"], text: str, plot: Path | None, as_json: b
         show_sweep(axis, curves)
 
 
-def _print(documents: Any) -> None:
+def _print(documents: Iterable[dict[str, Any]]) -> None:
     """One document by itself, several as a list."""
     listed = list(documents)
     print(json.dumps(listed[0] if len(listed) == 1 else listed, indent=2))

@@ -81,19 +81,14 @@ def show_sweep(axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
     Console().print(table)
 
 
-def show_side_by_side(plans: Sequence[Plan]) -> None:
-    """Prints a row for each model."""
+def show_side_by_side(plans: Mapping[str, Plan | None]) -> None:
+    """Prints a row for each model; None: nothing fits."""
     table = _table("model", "weights", "per token", "window", "state", "one request", "at once", "binding pool")
-    for made in plans:
+    for name, made in plans.items():
+        if made is None:
+            table.add_row(short_name(name), "", "", "", "", "", "0", "does not fit")
+            continue
         one = made.request_bytes
-        table.add_row(
-            short_name(made.question.name),
-            f"{made.weights_bytes:,}",
-            f"{made.spec.full_bytes_per_token:,}",
-            f"{one.window:,}",
-            f"{one.state:,}",
-            f"{one.total:,}",
-            f"{made.concurrency:,}",
-            made.binding_pool,
-        )
+        sizes = (made.weights_bytes, made.spec.full_bytes_per_token, one.window, one.state, one.total, made.concurrency)
+        table.add_row(short_name(name), *(f"{size:,}" for size in sizes), made.binding_pool)
     Console().print(table)
