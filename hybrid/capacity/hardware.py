@@ -18,9 +18,9 @@ _WEB = "https://www.nvidia.com/en-us/data-center"
 class Hardware:
     """One device.
 
-    memory_bytes: nominal, GB of the datasheet read as GiB; a driver reports up to 6% less. bandwidth: bytes per second;
-    None where nobody said. flops: dtype -> dense operations per second, of the matrix units with float32 accumulation;
-    float32 is without TF32. source: the maker's document.
+    memory_bytes: nominal, GB of the datasheet read as GiB; a driver reports a few percent less. bandwidth: bytes per
+    second; None where nobody said. flops: dtype -> dense operations per second, of the matrix units with float32
+    accumulation; float32 is without TF32. source: the maker's document.
     """
 
     name: str

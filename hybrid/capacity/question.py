@@ -8,6 +8,7 @@ from functools import partial
 
 from hybrid.engine_args import DTYPES, EngineArgs
 from hybrid.engine_memory import gpu_pool_memory
+from hybrid.lora import lora_targets
 from hybrid.models.blueprint.model import Model
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec, dtype_bytes
 
@@ -24,15 +25,17 @@ class NothingFitsError(ValueError):
 class Question:
     """Raises ValueError for what can never be right.
 
+    quant_method: of the checkpoint's weights, see `model_file`.
     memory_bytes: of all pools together, on each device; None: what `hardware` leaves beside the weights.
     context, output, shared_prefix: tokens of a prompt's text, of an answer, and of the beginning that all prompts
     share. images: of a prompt, whose tokens come on top of `context`.
     adapters, rank: LoRA adapters on the device at once. tp: devices that share one model.
-    weights_dtype "auto": the checkpoint's. kv_dtype None: what the engine computes in.
+    weights_dtype "auto": the configuration's. kv_dtype None: what the engine computes in.
     """
 
     name: str
     model: Model
+    quant_method: str | None = None
     context: int
     output: int
     memory_bytes: int | None = None
@@ -65,6 +68,7 @@ class Question:
             raise ValueError(f"images {self.images}: {self.name} is served without images")
         for dtype in (self.dtype, self.kept_dtype, self.state_dtype):
             dtype_bytes(dtype)
+        lora_targets(self.model.lora_targets(), self.lora_target_modules)
 
     @property
     def dtype(self) -> str:
@@ -95,6 +99,8 @@ class Question:
     def what_if(self) -> tuple[str, ...]:
         """What of the question the engine cannot be told."""
         notes = []
+        if self.quant_method is not None and self.weights_dtype == "auto":
+            notes.append(f"the engine loads no weights quantised by {self.quant_method}; they count as {self.dtype}")
         if self.tp > 1:
             notes.append(f"the engine runs a model on one device, not on {self.tp}")
         if self.dtype not in DTYPES:

@@ -44,16 +44,13 @@ def nothing_fits(question: Question, error: ValueError) -> str:
 
 
 def _memory(question: Question) -> Remedy | None:
-    if question.memory_bytes is not None:
+    there = question.hardware
+    if question.memory_bytes is not None or there is None or there.name == CPU:
         size = -(-Split(question).bytes(1).total // MIB)
-        return Remedy(f"--memory {size}MiB", size * MIB / question.memory_bytes)
-    assert question.hardware is not None
-    if question.hardware.name == CPU:
-        size = -(-Split(question).bytes(1).total // MIB)
-        return Remedy(f"--memory {size}MiB", size * MIB / question.hardware.memory_bytes)
+        return Remedy(f"--memory {size}MiB", size * MIB / question.budget())
     for hardware in sorted(HARDWARE.values(), key=lambda hardware: hardware.memory_bytes):
         if fits(replace(question, hardware=hardware)):
-            return Remedy(f"--gpu {hardware.name}", hardware.memory_bytes / question.hardware.memory_bytes)
+            return Remedy(f"--gpu {hardware.name}", hardware.memory_bytes / there.memory_bytes)
     return None
 
 

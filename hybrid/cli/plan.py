@@ -43,7 +43,7 @@ def plan(
 ) -> None:
     """How many requests of one shape fit, and how to split the memory for them."""
     from hybrid.capacity.hardware import find_hardware
-    from hybrid.capacity.model_file import open_model
+    from hybrid.capacity.model_file import open_model, quant_method
     from hybrid.capacity.question import Question
     from hybrid.capacity.sweep import parse_tokens
     from hybrid.memory_size import parse_memory
@@ -59,6 +59,7 @@ def plan(
             Question(
                 name=name,
                 model=open_model(name),
+                quant_method=quant_method(name),
                 memory_bytes=None if memory is None else parse_memory(memory),
                 hardware=None if gpu is None else find_hardware(gpu, bandwidth=bandwidth, flops=flops),
                 tp=tp,

@@ -87,6 +87,7 @@ def test_what_does_not_fit_says_what_would(arguments: tuple[str, ...], option: s
         (("tiny", "--memory", "1GiB", "--sweep", "context=4..2"), "from at least 1 upwards"),
         (("tiny", "--memory", "1GiB", "--context", "100", "--max-num-seqs", "0"), "max_num_seqs must be at least 1"),
         ((JAMBA, "--memory", "1GiB", "--images", "1"), "is served without images"),
+        ((JAMBA, "--memory", "1GiB", "--lora-target-modules", "query"), "the model has no 'query'; it has"),
     ],
 )
 def test_wrong_questions(arguments: tuple[str, ...], why: str) -> None:
@@ -114,6 +115,13 @@ def test_a_sweep_with_a_plot(tmp_path: Path) -> None:
     assert len(counts) == 9 and counts == sorted(counts, reverse=True)
     assert points[8]["plan"] is None and "exceeds the model's limit" in points[8]["why_not"]
     assert run(*arguments, "--plot", str(tmp_path / "no folder" / "plan.png")).exit_code == 2
+
+
+def test_quantised_weights_are_what_if() -> None:
+    """The engine does not load them; in a dtype that it computes in, they are another checkpoint."""
+    made = document(GPT_OSS, "--memory", "40GiB")
+    assert made["flags"] == "" and made["what_if"][0].startswith("the engine loads no weights quantised by mxfp4")
+    assert document(GPT_OSS, "--memory", "40GiB", "--weights-dtype", "bfloat16")["what_if"] == []
 
 
 def test_sweep_ranges() -> None:
