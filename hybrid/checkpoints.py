@@ -6,9 +6,9 @@ Imports no torch; of the hub's client only what is asked for, and only then.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -54,8 +54,11 @@ PACKAGED: Mapping[str, Packaged] = {
 }
 
 
-def find_checkpoint(model: str | Path) -> Path:
-    """A folder with a checkpoint, or a GGUF file. May download. Raises ValueError when `model` names neither."""
+def find_checkpoint(model: str | Path, files: Sequence[str] = HUB_FILES) -> Path:
+    """A folder with a checkpoint, or a GGUF file. May download. Raises ValueError when `model` names neither.
+
+    files: patterns of what is wanted of a model of the hub.
+    """
     path = Path(model)
     try:
         if path.is_dir():
@@ -68,7 +71,7 @@ def find_checkpoint(model: str | Path) -> Path:
             raise ValueError(f"model {str(model)!r} is neither a file nor a folder")
     except OSError as error:  # a name too long, a folder that may not be entered
         raise ValueError(f"model {str(model)[:200]!r} cannot be opened: {error.strerror}") from None
-    bundled = Path(str(files("hybrid.models"))) / "checkpoints"
+    bundled = Path(str(resources.files("hybrid.models"))) / "checkpoints"
     if path.name == str(model) and (bundled / path.name).is_dir():
         return bundled / path.name
     if str(model) in PACKAGED:
@@ -76,7 +79,7 @@ def find_checkpoint(model: str | Path) -> Path:
     names = sorted(entry.name for entry in bundled.iterdir() if entry.is_dir()) if bundled.is_dir() else []
     unknown = f"model {str(model)!r} is neither a folder nor a bundled checkpoint ({', '.join([*names, *PACKAGED])})"
     if isinstance(model, str) and path.suffix != GGUF and _HUB_ID.fullmatch(model):
-        return _from_hub(model, unknown)
+        return _from_hub(model, unknown, files)
     raise ValueError(unknown)
 
 
@@ -114,20 +117,20 @@ def _packaged(model: str) -> Path:
     raise ValueError(f"model {model!r}: the installed package {packaged.distribution} holds no {packaged.file}")
 
 
-def _from_hub(model: str, unknown: str) -> Path:
+def _from_hub(model: str, unknown: str, wanted: Sequence[str]) -> Path:
     """The hub's snapshot: from its cache where that is complete, else downloaded. Raises ValueError."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     cached = None
     try:
-        cached = Path(snapshot_download(model, allow_patterns=list(HUB_FILES), local_files_only=True))
-        if _complete(cached):
+        cached = Path(snapshot_download(model, allow_patterns=list(wanted), local_files_only=True))
+        if _complete(cached) if wanted is HUB_FILES else (cached / wanted[0]).is_file():
             return cached
     except (OSError, ValueError):  # nothing of it was downloaded before
         pass
     try:
-        return Path(snapshot_download(model, allow_patterns=list(HUB_FILES)))
+        return Path(snapshot_download(model, allow_patterns=list(wanted)))
     except GatedRepoError:
         why = "the model hub gives it only to those who were granted access (hf auth login)"
     except RepositoryNotFoundError:

@@ -17,6 +17,8 @@ from .memory_size import machine_memory
 logger = logging.getLogger(__name__)
 
 MIN_MODEL_LEN = 2  # one token of prompt, one of output
+SPLIT = ("num_full_blocks", "num_window_blocks", "num_state_slots")  # arguments that say how memory is split
+NO_LIMIT = 2**62
 GPU_FRACTION = 0.8  # of the memory that is free once the weights are there; the rest is for activations
 
 
@@ -49,6 +51,9 @@ def pool_sizes(
     limit = args.max_model_len if args.max_model_len is not None else max_positions
     if limit > max_positions:
         raise ValueError(f"max_model_len {limit} exceeds the model's limit of {max_positions} tokens")
+    overrides = {name: value for name in SPLIT if (value := getattr(args, name)) is not None}
+    if len(overrides) == len(SPLIT):
+        memory_bytes = NO_LIMIT  # the split is given: what another one would need does not matter
 
     def sized(max_model_len: int) -> PoolSizes:
         return size_pools(
@@ -64,11 +69,6 @@ def pool_sizes(
             lora_units=args.num_lora_units,
         )
 
-    overrides = {
-        name: value
-        for name in ("num_full_blocks", "num_window_blocks", "num_state_slots")
-        if (value := getattr(args, name)) is not None
-    }
     if args.max_model_len is not None:
         sizes = replace(sized(limit), **overrides)
         _check_room(sizes, spec, room)

@@ -123,6 +123,9 @@ def never_fits(need: Need, sizes: PoolSizes, kinds: Kinds) -> tuple[Shortage, ..
     )
 
 
+NULL_BLOCKS = 1  # of zeros, that the runner keeps behind the blocks of each attention layer; nobody owns them
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryBytes:
     """Bytes of each pool at given sizes."""
@@ -131,20 +134,28 @@ class MemoryBytes:
     window: int
     state: int
     encoder: int
+    lora: int = 0
 
     @property
     def total(self) -> int:
-        return self.full + self.window + self.state + self.encoder
+        return self.full + self.window + self.state + self.encoder + self.lora
 
 
-def pool_bytes(sizes: PoolSizes, spec: ModelSpec) -> MemoryBytes:
-    """Device bytes of the pools (LoRA weights are counted by the adapter store)."""
+def pool_bytes(sizes: PoolSizes, spec: ModelSpec, lora_bytes_per_unit: int = 0) -> MemoryBytes:
+    """Device bytes of the pools, null blocks included: exactly those of the runner's tensors."""
     return MemoryBytes(
-        full=sizes.num_full_blocks * sizes.block_size * spec.full_bytes_per_token,
-        window=sizes.num_window_blocks * sizes.block_size * spec.window_bytes_per_token,
+        full=(sizes.num_full_blocks + NULL_BLOCKS) * sizes.block_size * spec.full_bytes_per_token,
+        window=(sizes.num_window_blocks + NULL_BLOCKS) * sizes.block_size * spec.window_bytes_per_token,
         state=sizes.num_state_slots * spec.state_bytes_per_slot,
         encoder=sizes.encoder_tokens * spec.encoder.bytes_per_token if spec.encoder is not None else 0,
+        lora=sizes.lora_units * lora_bytes_per_unit,
     )
+
+
+def default_encoder_tokens(spec: ModelSpec, max_num_seqs: int) -> int:
+    """Of the encoder pool where nobody says: an image for each of up to 16 requests, 4 at least."""
+    image = spec.encoder.max_tokens_per_image if spec.encoder is not None else 0
+    return min(max(max_num_seqs, 4), 16) * image
 
 
 RESUME_POINT_SHARE = 0.25  # of what is left after promises and one request of full length
@@ -175,8 +186,7 @@ def size_pools(
     """
     kinds = Kinds.of(spec)
     lookahead = max(max_plans_in_flight - 1, num_draft_tokens)
-    image = spec.encoder.max_tokens_per_image if spec.encoder is not None else 0
-    images = encoder_tokens if encoder_tokens is not None else max(4 * image, min(max_num_seqs, 16) * image)
+    images = encoder_tokens if encoder_tokens is not None else default_encoder_tokens(spec, max_num_seqs)
     quota = window_quota(spec.sliding_window, block_size, lookahead, max_model_len) if kinds.window else 0
     longest = blocks_for(max_model_len, block_size)
     block_bytes = spec.full_bytes_per_token * block_size
@@ -223,21 +233,31 @@ def size_pools(
 
 
 def sizes_for(
-    num_seqs: int, need: Need, sizes: PoolSizes, kinds: Kinds, chunk_tokens: int, image_pool_tokens: int = 0
+    num_seqs: int,
+    need: Need,
+    sizes: PoolSizes,
+    kinds: Kinds,
+    chunk_tokens: int,
+    image_pool_tokens: int = 0,
+    shared_tokens: int = 0,
 ) -> PoolSizes:
     """The smallest pools in which `num_seqs` requests of one `need` run at once to their last token.
 
     sizes: shape facts (its capacities are not read). chunk_tokens: of prefill in flight that the window pool holds
     beside every window; a chunk shrinks to the room there is. image_pool_tokens: at least so many in the encoder pool.
+    shared_tokens: with which every prompt begins; they are kept once, with a resume point at their end.
     """
     life = life_units(need, sizes, kinds)
     chunk = blocks_for(chunk_tokens, sizes.block_size)
+    shared = shared_tokens // sizes.block_size if kinds.full else 0  # the block in which they end is copied
+    kept = blocks_for(shared_tokens, sizes.block_size) if kinds.full else 0
+    points = 1 if shared_tokens else 0
     return replace(
         sizes,
         num_rows=max(1, num_seqs),
-        num_full_blocks=num_seqs * life.full,
-        num_window_blocks=num_seqs * life.window + chunk if kinds.window else 0,
-        num_state_slots=num_seqs * life.state,
+        num_full_blocks=kept + num_seqs * (life.full - shared),
+        num_window_blocks=(num_seqs + points) * life.window + chunk if kinds.window else 0,
+        num_state_slots=(num_seqs + points) * life.state,
         encoder_tokens=max(life.encoder, image_pool_tokens),
         lora_units=max(life.lora, sizes.lora_units),
     )

@@ -1,5 +1,7 @@
 """Sizes of all pools at start-up, for models of every kind and limits of any length."""
 
+from dataclasses import replace
+
 import pytest
 
 from hybrid.engine_args import EngineArgs
@@ -40,3 +42,13 @@ def test_tokens_in_flight_take_room_too() -> None:
     spec = ModelSpec((KINDS["full attention"],))
     with pytest.raises(ValueError, match=r"99999999999 in flight, need .* bytes; there are"):
         pool_sizes(args, args.scheduler_config(0), spec, 2048, 10**15, room_bytes=GIB)
+
+
+def test_a_split_that_is_given_needs_no_other() -> None:
+    """Memory for the blocks and slots that are named, but not for what the engine would choose itself."""
+    spec = ModelSpec((KINDS["windows"],))
+    alone = EngineArgs(model="any", max_model_len=20, max_num_seqs=1)
+    args = replace(alone, num_full_blocks=0, num_window_blocks=2, num_state_slots=0)
+    assert pool_sizes(args, args.scheduler_config(0), spec, 100, 1000, GIB).num_window_blocks == 2
+    with pytest.raises(ValueError, match="does not hold one request"):
+        pool_sizes(alone, alone.scheduler_config(0), spec, 100, 1000, GIB)

@@ -1,46 +1,91 @@
-"""Hardware: memory, bandwidth and dense bf16 rates of accelerators as their makers' datasheets state them.
+"""Hardware: memory, bandwidth and dense FLOP rates of accelerators as their makers state them.
 
-Knows no model. Names are what `hybrid plan --gpu` takes.
+Knows no model. Names are what `hybrid plan --gpu` takes. Rates "with sparsity" of a datasheet are halved here. A rate
+that no source confirmed is absent.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hybrid.memory_size import default_cpu_memory
 
 GIB = 2**30
+CPU = "cpu"
+_WEB = "https://www.nvidia.com/en-us/data-center"
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One device. memory_bytes: nominal, GB of the datasheet read as GiB; what the driver keeps is not subtracted.
-    bandwidth: bytes per second. flops: bf16 without sparsity, per second. source: the datasheet's title."""
+    """One device.
 
+    memory_bytes: nominal, GB of the datasheet read as GiB; a driver reports a few percent less. bandwidth: bytes per
+    second; None where nobody said. flops: dtype -> dense operations per second, of the matrix units with float32
+    accumulation; float32 is without TF32. source: the maker's document.
+    """
+
+    name: str
     memory_bytes: int
-    bandwidth: float
-    flops: float
-    source: str
+    bandwidth: float | None
+    flops: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+
+
+def _rates(bfloat16: float, float8: float | None = None, float32: float | None = None) -> dict[str, float]:
+    """In 1e12 per second; float16 is as fast as bfloat16 on all of these."""
+    known = {"bfloat16": bfloat16, "float16": bfloat16, "float8_e4m3fn": float8, "float32": float32}
+    return {dtype: rate * 1e12 for dtype, rate in known.items() if rate is not None}
 
 
 HARDWARE = {
-    "a100-40": Hardware(40 * GIB, 1.555e12, 312e12, "NVIDIA A100 Tensor Core GPU datasheet, 40GB PCIe"),
-    "a100-80": Hardware(80 * GIB, 2.039e12, 312e12, "NVIDIA A100 Tensor Core GPU datasheet, 80GB SXM"),
-    "h100": Hardware(80 * GIB, 3.35e12, 989e12, "NVIDIA H100 Tensor Core GPU datasheet, SXM"),
-    "h200": Hardware(141 * GIB, 4.8e12, 989e12, "NVIDIA H200 Tensor Core GPU datasheet, SXM"),
-    "b200": Hardware(180 * GIB, 8e12, 2250e12, "NVIDIA DGX B200 datasheet, per GPU"),
-    "l4": Hardware(24 * GIB, 300e9, 121e12, "NVIDIA L4 Tensor Core GPU datasheet"),
-    "l40s": Hardware(48 * GIB, 864e9, 362e12, "NVIDIA L40S datasheet"),
-    "a10": Hardware(24 * GIB, 600e9, 125e12, "NVIDIA A10 Tensor Core GPU datasheet"),
-    "rtx4090": Hardware(
-        24 * GIB, 1.008e12, 165.2e12, "NVIDIA Ada GPU architecture whitepaper, table of GeForce RTX 4090"
-    ),
-    "rtx5090": Hardware(
-        32 * GIB, 1.792e12, 209.5e12, "NVIDIA RTX Blackwell GPU architecture whitepaper, GeForce RTX 5090"
-    ),
-    "mi300x": Hardware(192 * GIB, 5.3e12, 1307.4e12, "AMD Instinct MI300X accelerator datasheet"),
-}
+    hardware.name: hardware
+    for hardware in (
+        Hardware("a100-40", 40 * GIB, 1.555e12, _rates(312, None, 19.5), f"{_WEB}/a100/ and datasheet 1758950, 40GB"),
+        Hardware("a100-80", 80 * GIB, 2.039e12, _rates(312, None, 19.5), f"{_WEB}/a100/, 80GB SXM"),
+        Hardware("h100", 80 * GIB, 3.35e12, _rates(989.4, 1978.9, 66.9), f"{_WEB}/h100/, SXM"),
+        Hardware("h200", 141 * GIB, 4.8e12, _rates(989.4, 1978.9, 66.9), f"{_WEB}/h200/, SXM"),
+        Hardware(
+            "b200", 180 * GIB, 8e12, _rates(2250, 4500),
+            "https://resources.nvidia.com/en-us-blackwell-architecture, HGX B200 at 1000 W, per GPU",
+        ),
+        Hardware("l4", 24 * GIB, 300e9, _rates(121, 242, 30.3), f"{_WEB}/l4/"),
+        Hardware("l40s", 48 * GIB, 864e9, _rates(362.05, 733, 91.6), f"{_WEB}/l40s/"),
+        Hardware(
+            "a10", 24 * GIB, 600e9, _rates(125, None, 31.2),
+            "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a10/pdf/a10-datasheet.pdf",
+        ),
+        Hardware(
+            "rtx4090", 24 * GIB, 1.008e12, _rates(165.2, 330.3, 82.6),
+            "NVIDIA Ada GPU Architecture whitepaper v2.1, GeForce RTX 4090",
+        ),
+        Hardware(
+            "rtx5090", 32 * GIB, 1.792e12, _rates(209.5, 419),
+            "NVIDIA RTX Blackwell GPU Architecture whitepaper, GeForce RTX 5090",
+        ),
+        Hardware(
+            "mi300x", 192 * GIB, 5.3e12, _rates(1307.4, 2614.9, 163.4),
+            "AMD Instinct MI300X data sheet",
+        ),
+    )
+}  # fmt: skip
 
 
-def find_hardware(name: str) -> Hardware:
-    """Raises ValueError for a name that is not in the table."""
-    try:
-        return HARDWARE[name.lower()]
-    except KeyError:
-        raise ValueError(f"gpu {name!r} is not one of {', '.join(HARDWARE)}") from None
+def find_hardware(name: str, *, bandwidth: float | None = None, flops: float | None = None) -> Hardware:
+    """A device of the table, or "cpu": this machine, whose rates nobody states. Raises ValueError for another name.
+
+    bandwidth, flops: replace the table's; flops for every dtype.
+    """
+    key = name.lower()
+    if key == CPU:
+        found = Hardware(CPU, default_cpu_memory(), None, source="this machine: what the engine gives its pools")
+    elif key in HARDWARE:
+        found = HARDWARE[key]
+    else:
+        raise ValueError(f"gpu {name!r} is not one of {', '.join((*HARDWARE, CPU))}")
+    for what, value in (("bandwidth", bandwidth), ("flops", flops)):
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"{what} must be a positive number per second, got {value}")
+    if bandwidth is not None:
+        found = replace(found, bandwidth=bandwidth)
+    if flops is not None:
+        found = replace(found, flops=dict.fromkeys(("bfloat16", "float16", "float8_e4m3fn", "float32"), flops))
+    return found

@@ -1,36 +1,78 @@
 """What a user names as a model -> its blueprint, from `config.json` alone: no weights, no torch.
 
-Knows files; a GGUF header is read by `hybrid.models.loading`, which needs torch, so it is refused here.
+Knows files. A GGUF file is read through its header, for which torch is imported then.
 """
 
 import json
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from hybrid.checkpoints import find_checkpoint
+from hybrid.models.blueprint.experts import MoE
 from hybrid.models.blueprint.model import Model
 from hybrid.models.families import read_model
 from hybrid.pools.specs import dtype_bytes
 
+QUANTISED = "quantization_config"
+
 
 def open_model(name: str | Path) -> Model:
-    """name: a config.json, a folder, or whatever else `find_checkpoint` takes. Raises ValueError: one sentence."""
-    path = Path(name)
+    """name: a config.json, a folder, a GGUF file, or whatever else `find_checkpoint` takes. Raises ValueError.
+
+    Of a model of the hub nothing but its config.json is fetched. Weights may be quantised, which loading refuses: see
+    `quant_method`.
+    """
+    path = _find(name)
     if path.suffix != ".json":
-        path = find_checkpoint(name)
-        if path.is_file():
-            raise ValueError(f"{path} is no folder with a config.json, from which alone capacity is planned")
-        path /= "config.json"
+        from hybrid.models.loading import read_config
+
+        return read_config(path)
+    try:
+        return read_model({key: value for key, value in _read(path).items() if key != QUANTISED})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def quant_method(name: str | Path) -> str | None:
+    """How the weights of such a model are quantised, where the engine does not load them. Raises ValueError."""
+    path = _find(name)
+    quantised = _read(path).get(QUANTISED) if path.suffix == ".json" else None
+    if quantised is None:
+        return None
+    return str(quantised.get("quant_method", "unknown")) if isinstance(quantised, dict) else str(quantised)
+
+
+def _find(name: str | Path) -> Path:
+    """Its config.json or GGUF file. Raises ValueError."""
+    if Path(name).suffix == ".json":
+        return Path(name)
+    path = find_checkpoint(name, files=("config.json",))
+    return path if path.is_file() else path / "config.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds no JSON object")
-    try:
-        return read_model({key: value for key, value in config.items() if key != "quantization_config"})
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    return config
+
+
+def activation_bytes(model: Model, num_tokens: int, num_seqs: int, dtype: str) -> int:
+    """About what a step holds beside weights and pools: of each token the residual stream, its norm, and the widest
+    intermediate with its input and output; of each request its logits, twice, in float32."""
+    decoder = model.decoder
+    shapes = decoder.tensors().items()
+    vocabulary = {decoder.embedding, decoder.head}
+    widest = max((max(shape) for name, shape in shapes if len(shape) == 2 and name not in vocabulary), default=0)
+    for part in decoder.plain_parts():
+        if isinstance(part, MoE):
+            widest = max(widest, part.top_k * 2 * part.intermediate_size)
+    elements = num_tokens * (2 * decoder.hidden_size + 3 * widest)
+    return elements * dtype_bytes(dtype) + 2 * num_seqs * decoder.vocab_size * dtype_bytes("float32")
 
 
 def num_parameters(model: Model) -> int:

@@ -1,126 +1,150 @@
 """`hybrid plan`: how many requests fit, which pool binds and the flags for it, from `config.json` alone. No torch."""
 
 import json
-import re
-from dataclasses import asdict
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from .options import complain
 
 if TYPE_CHECKING:
     from hybrid.capacity.planning import Plan
-
-GIB = 2**30
+    from hybrid.capacity.question import Question
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="A folder, a config.json, tiny, or an id of the model hub.")],
-    gpu: Annotated[str | None, typer.Option(help="A device of the hardware table, such as h100.")] = None,
+    model: Annotated[str, typer.Argument(help="A folder, a config.json, a GGUF file, tiny, smollm2, or a hub id.")],
+    gpu: Annotated[str | None, typer.Option(help="A device of the hardware table, such as h100, or cpu.")] = None,
     memory: Annotated[str | None, typer.Option(help="Of all pools together, such as 40GiB.")] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="Bytes per second, instead of the table's.")] = None,
+    flops: Annotated[float | None, typer.Option(help="Operations per second, instead of the table's.")] = None,
+    tp: Annotated[int, typer.Option(help="Devices that share the model.")] = 1,
     context: Annotated[str, typer.Option(help="Tokens of a prompt, such as 8k.")] = "8k",
     output: Annotated[str, typer.Option(help="Tokens of an answer.")] = "512",
+    images: Annotated[int, typer.Option(help="Of a prompt; their tokens come on top of --context.")] = 0,
+    shared_prefix: Annotated[str, typer.Option(help="Tokens with which every prompt begins.")] = "0",
+    adapters: Annotated[int, typer.Option(help="LoRA adapters on the device at once.")] = 0,
+    rank: Annotated[int, typer.Option(help="Of each adapter.")] = 16,
+    lora_target_modules: Annotated[
+        list[str] | None, typer.Option(help="Ends of names of modules that adapters may change. Default: all.")
+    ] = None,
+    weights_dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16, float8_e4m3fn, ...")] = "auto",
+    kv_dtype: Annotated[str | None, typer.Option(help="Of keys and values. Default: as the weights.")] = None,
+    state_dtype: Annotated[str, typer.Option(help="Of recurrent states.")] = "float32",
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens per step.")] = 2048,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most requests at once. Default: what fits.")] = None,
     block_size: Annotated[int, typer.Option(help="Tokens per block.")] = 16,
-    dtype: Annotated[str, typer.Option(help="Of weights, keys and values: auto, float32, bfloat16, float16.")] = "auto",
+    sweep: Annotated[str | None, typer.Option(help="A range, each value twice the last: context=1k..128k.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the sweep into this file, such as plan.png.")] = None,
+    compare: Annotated[list[str] | None, typer.Option(help="Another model; may be given several times.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Integer bytes and formulas instead of a table.")] = False,
 ) -> None:
     """How many requests of one shape fit, and how to split the memory for them."""
     from hybrid.capacity.hardware import find_hardware
-    from hybrid.capacity.model_file import open_model, weight_bytes
-    from hybrid.capacity.planning import Request
-    from hybrid.capacity.planning import plan as make_plan
-    from hybrid.engine_memory import gpu_pool_memory
+    from hybrid.capacity.model_file import open_model, quant_method
+    from hybrid.capacity.question import Question
+    from hybrid.capacity.sweep import parse_tokens
     from hybrid.memory_size import parse_memory
 
     try:
-        if (gpu is None) == (memory is None):
-            raise ValueError("give either --gpu or --memory")
-        blueprint = open_model(model)
-        if memory is not None:
-            budget = parse_memory(memory)
+        if gpu is None and memory is None:
+            raise ValueError("give --gpu or --memory")
+        if gpu is None and (bandwidth is not None or flops is not None):
+            raise ValueError("--bandwidth and --flops change a --gpu; give one, such as cpu")
+        if plot is not None and sweep is None:
+            raise ValueError("--plot draws a --sweep; give one, such as context=1k..128k")
+        questions = [
+            Question(
+                name=name,
+                model=open_model(name),
+                quant_method=quant_method(name),
+                memory_bytes=None if memory is None else parse_memory(memory),
+                hardware=None if gpu is None else find_hardware(gpu, bandwidth=bandwidth, flops=flops),
+                tp=tp,
+                context=parse_tokens("context", context),
+                output=parse_tokens("output", output),
+                images=images,
+                shared_prefix=parse_tokens("shared_prefix", shared_prefix),
+                adapters=adapters,
+                rank=rank,
+                lora_target_modules=tuple(lora_target_modules) if lora_target_modules else None,
+                weights_dtype=weights_dtype,
+                kv_dtype=kv_dtype,
+                state_dtype=state_dtype,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_num_seqs=max_num_seqs,
+                block_size=block_size,
+            )
+            for name in (model, *(compare or ()))
+        ]
+        if sweep is None:
+            _answer(questions, as_json)
         else:
-            free = find_hardware(str(gpu)).memory_bytes
-            free -= weight_bytes(blueprint, blueprint.dtype if dtype == "auto" else dtype)
-            if free <= 0:
-                raise ValueError(f"the weights of {model} need {-free:,} bytes more than {gpu} has")
-            budget = gpu_pool_memory(free)
-        made = make_plan(
-            model,
-            blueprint,
-            budget,
-            Request(_tokens("context", context), _tokens("output", output)),
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            block_size=block_size,
-            dtype=dtype,
-        )
+            _sweep(questions, sweep, plot, as_json)
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None
+
+
+def _answer(questions: list["Question"], as_json: bool) -> None:
+    """Prints the plan, or several side by side. Raises ValueError where nothing fits: what would."""
+    from hybrid.capacity.document import document
+    from hybrid.capacity.planning import plan as make_plan
+    from hybrid.capacity.question import NothingFitsError
+    from hybrid.capacity.remedies import nothing_fits
+
+    from .plan_tables import show, show_side_by_side
+
+    plans: dict[str, Plan | None] = {}
+    errors: list[ValueError] = []
+    for question in questions:
+        try:
+            plans[question.name] = make_plan(question)
+        except ValueError as error:
+            plans[question.name] = None
+            can_fit = isinstance(error, NothingFitsError)
+            errors.append(ValueError(nothing_fits(question, error)) if can_fit else error)
+    made = [entry for entry in plans.values() if entry is not None]
+    if not made:
+        raise errors[0]
     if as_json:
-        print(json.dumps(_document(made), indent=2))
+        _print(document(entry) for entry in made)
+    elif len(questions) == 1:
+        show(made[0])
     else:
-        _show(made)
+        show_side_by_side(plans)
+    for why_not in errors:
+        complain(why_not)
 
 
-def _tokens(name: str, value: str) -> int:
-    """ "8k" is 8,192. Raises ValueError."""
-    match = re.fullmatch(r"([0-9]{1,9})(k?)", value.strip().lower())
-    if match is None:
-        raise ValueError(f"{name} must be a number of tokens such as 512 or 8k, got {value!r}")
-    return int(match[1]) * (1024 if match[2] else 1)
+def _sweep(questions: list["Question"], text: str, plot: Path | None, as_json: bool) -> None:
+    """Prints, and draws, the answers for a range of values. Raises ValueError."""
+    from hybrid.capacity.document import document
+    from hybrid.capacity.sweep import draw, parse_sweep
+    from hybrid.capacity.sweep import sweep as run_sweep
+
+    from .plan_tables import short_name, show_sweep
+
+    axis, values = parse_sweep(text)
+    curves = {short_name(question.name): list(run_sweep(question, axis, values)) for question in questions}
+    if not any(point.plan for points in curves.values() for point in points):
+        raise ValueError(next(iter(curves.values()))[0].why_not)
+    if plot is not None:
+        draw(plot, axis, curves)
+    if as_json:
+        _print(
+            {"model": name, axis: point.value, "plan": None if point.plan is None else document(point.plan)}
+            | ({"why_not": point.why_not} if point.plan is None else {})
+            for name, points in curves.items()
+            for point in points
+        )
+    else:
+        show_sweep(axis, curves)
 
 
-def _document(made: "Plan") -> dict[str, Any]:
-    return {
-        "model": made.model,
-        "parameters": made.parameters,
-        "weights_bytes": made.weights_bytes,
-        "memory_bytes": made.memory_bytes,
-        "concurrency": made.concurrency,
-        "binding_pool": made.binding_pool,
-        "sizes": asdict(made.sizes),
-        "pool_bytes": asdict(made.pools) | {"total": made.pools.total},
-        "request_units": asdict(made.life),
-        "request_bytes": asdict(made.request_bytes) | {"total": made.request_bytes.total},
-        "admission_peak_bytes": made.request_bytes.total + made.chunk_bytes,
-        "formulas": {
-            "full": f"blocks * {made.sizes.block_size} * {made.spec.full_bytes_per_token}",
-            "window": f"blocks * {made.sizes.block_size} * {made.spec.window_bytes_per_token}",
-            "state": f"slots * {made.spec.state_bytes_per_slot}",
-        },
-        "flags": made.flags(),
-    }
-
-
-def _show(made: "Plan") -> None:
-    console = Console()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("pool")
-    for column in ("units", "bytes", "one request", "requests per GiB"):
-        table.add_column(column, justify="right")
-    sizes, pools, one = made.sizes, made.pools, made.request_bytes
-    for name, units, size, each in (
-        ("full attention", f"{sizes.num_full_blocks:,} blocks", pools.full, one.full),
-        ("sliding window", f"{sizes.num_window_blocks:,} blocks", pools.window, one.window),
-        ("recurrent state", f"{sizes.num_state_slots:,} slots", pools.state, one.state),
-        ("encoder", f"{sizes.encoder_tokens:,} tokens", pools.encoder, one.encoder),
-    ):
-        if size:
-            table.add_row(name, units, f"{size:,}", f"{each:,}", f"{GIB / each:,.2f}" if each else "")
-    table.add_row("all", "", f"{pools.total:,}", f"{one.total:,}", f"{GIB / one.total:,.2f}" if one.total else "")
-    console.print(
-        f"{made.model}: {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights", soft_wrap=True
-    )
-    console.print(table)
-    console.print(
-        f"{made.concurrency:,} requests at once; the {made.binding_pool} pool binds; "
-        f"{made.chunk_bytes:,} bytes more while a chunk is in flight",
-        soft_wrap=True,
-    )
-    console.print(made.flags(), soft_wrap=True)
+def _print(documents: Iterable[dict[str, Any]]) -> None:
+    """One document by itself, several as a list."""
+    listed = list(documents)
+    print(json.dumps(listed[0] if len(listed) == 1 else listed, indent=2))

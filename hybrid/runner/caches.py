@@ -9,7 +9,7 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 import torch
 
 from hybrid.models.context import AttentionCache, LayerCache, StateCache
-from hybrid.pools.sizing import PoolSizes
+from hybrid.pools.sizing import NULL_BLOCKS, PoolSizes
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec
 from hybrid.scheduler.plan import Ints
 
@@ -83,7 +83,7 @@ def _zeros(shape: tuple[int, ...], dtype: str, device: torch.device) -> torch.Te
 def _allocate(spec: LayerSpec, sizes: PoolSizes, device: torch.device) -> LayerCache:
     if isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
         blocks = sizes.num_full_blocks if isinstance(spec, FullAttentionSpec) else sizes.num_window_blocks
-        shape = (blocks + 1, 2, spec.num_kv_heads, sizes.block_size, spec.head_size)  # the last block stays zero
+        shape = (blocks + NULL_BLOCKS, 2, spec.num_kv_heads, sizes.block_size, spec.head_size)  # the last stays zero
         return AttentionCache(_zeros(shape, spec.dtype, device))
     channels, tail = spec.conv_shape
     return StateCache(

@@ -1,102 +1,131 @@
 """Planner = engine: planned bytes are those of the pool tensors, planned concurrency is what the scheduler reaches."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from hybrid.capacity.model_file import open_model
-from hybrid.capacity.planning import Plan, Request, plan
-from hybrid.cli import app
-from hybrid.pools.sizing import Kinds
+from hybrid import LLM
+from hybrid.capacity.planning import plan
+from hybrid.capacity.question import NothingFitsError
 from hybrid.runner.caches import Caches
-from hybrid.scheduler.plan import StepResult
-from hybrid.scheduler.request import NewRequest
-from hybrid.scheduler.scheduler import Scheduler
 
-CONFIGS = sorted((Path(__file__).parent.parent / "models" / "families" / "model_configs").glob("*.json"))
-BY_NAME = {path.stem: path for path in CONFIGS}
-GIB = 2**30
+from .questions import CONFIGS, GIB, MIB, longer, peak_running, planned, question
 
-
-def made(path: Path, memory: int, context: int, output: int = 512, max_num_seqs: int | None = None) -> Plan:
-    request = Request(context, output)
-    return plan(path.stem, open_model(path), memory, request, max_num_seqs=max_num_seqs)
-
-
-def peak_running(planned: Plan, context: int, output: int) -> int:
-    """Most requests at once when the real scheduler serves more of them than were planned."""
-    scheduler = Scheduler(planned.args.scheduler_config(0), planned.sizes, Kinds.of(planned.spec))
-    for index in range(planned.concurrency + 3):
-        prompt = np.full(context, 1 + index, dtype=np.int32)
-        scheduler.add(NewRequest(f"r{index}", prompt, max_tokens=output))
-    peak = 0
-    while (step := scheduler.schedule()) is not None:
-        peak = max(peak, scheduler.stats().num_running)
-        count = int(step.samples.sum())
-        scheduler.commit(
-            StepResult(
-                step_id=step.step_id,
-                sampled_token_ids=np.ones((count, 1), dtype=np.int32),
-                num_sampled=np.ones(count, dtype=np.int64),
-                draft_token_ids=np.zeros((count, 0), dtype=np.int32),
-                num_drafts=np.zeros(count, dtype=np.int64),
-            )
-        )
-    assert scheduler.num_unfinished == 0
-    assert scheduler.stats().retractions == 0
-    return peak
+SHAPES = (
+    "Jamba-v0.1",
+    "Nemotron-H-8B-Base-8K",
+    "granite-4.0-h-tiny",
+    "Falcon-H1-7B",
+    "gemma-3-12b-it",
+    "gpt-oss-20b",
+    "Qwen3-Next-80B-A3B-Instruct",
+)
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_planned_bytes_are_those_of_the_pool_tensors(path: Path) -> None:
-    planned = made(path, 40 * GIB, 1536)
-    caches = Caches(planned.spec, planned.sizes, torch.device("meta"))
-    block = planned.sizes.block_size
-    guards = block * (planned.spec.full_bytes_per_token + planned.spec.window_bytes_per_token)  # a zero block per layer
+@pytest.mark.parametrize("name", ["tiny", "smollm2", *(path.stem for path in CONFIGS)])
+def test_planned_bytes_are_those_of_the_pool_tensors(name: str) -> None:
+    made = planned(name, context=700)
+    caches = Caches(made.spec, made.sizes, torch.device("meta"))
     held = sum(tensor.numel() * tensor.element_size() for tensor in caches.tensors())
-    assert held - guards == planned.pools.total <= planned.memory_bytes
-
-
-@pytest.mark.parametrize("name", ["Jamba-v0.1", "gemma-3-12b-it", "gpt-oss-20b", "granite-4.0-h-tiny", "mamba-130m-hf"])
-def test_planned_concurrency_is_reached(name: str) -> None:
-    planned = made(BY_NAME[name], 2 * GIB, 1000, 300, max_num_seqs=12)
-    assert peak_running(planned, 1000, 300) == planned.concurrency
-
-
-def test_a_budget_for_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"does not (fit|hold one request)|no request of"):
-        made(BY_NAME["Jamba-v0.1"], 1000, 1000)
-    unknown = tmp_path / "config.json"
-    unknown.write_text(json.dumps({"model_type": "nothing"}), encoding="utf-8")
-    with pytest.raises(ValueError, match="model_type 'nothing' is not supported"):
-        open_model(unknown)
+    assert held == made.pools.total <= made.memory_bytes
 
 
 @pytest.mark.parametrize("tokens", [2048, 8192, 32768, 131072])
-@pytest.mark.parametrize(
-    "name",
-    ["Jamba-v0.1", "Nemotron-H-8B-Base-8K", "granite-4.0-h-tiny", "Falcon-H1-7B", "gemma-3-12b-it", "gpt-oss-20b",
-     "Qwen3-Next-80B-A3B-Instruct"],
-)  # fmt: skip
-def test_capacity_is_close_to_the_bytes(name: str, tokens: int) -> None:
-    """At least 0.97 of the budget over the bytes of one decoding request without any padding."""
-    model = open_model(BY_NAME[name])
-    longer = replace(model, decoder=replace(model.decoder, max_positions=max(tokens, model.decoder.max_positions)))
-    planned = plan(name, longer, 40 * GIB, Request(tokens - 256, 256))
-    spec = planned.spec
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_scheduler_reaches_the_plan_and_the_plan_the_bytes(name: str, tokens: int) -> None:
+    """In 40 GiB, to the last token and without a retraction; at least 0.97 of the requests that the bytes of one
+    decoding request would allow without any padding. Answers are so long that all requests overlap."""
+    asked = longer(question(name, weights_dtype="bfloat16", context=tokens - 256, output=256), tokens)
+    first = plan(asked)
+    output = first.concurrency * tokens // asked.max_num_batched_tokens + 128
+    made = plan(replace(asked, context=tokens - output, output=output))
+    assert peak_running(made, extra=1) == made.concurrency == first.concurrency
+    spec = made.spec
     one = tokens * spec.full_bytes_per_token + min(tokens, spec.sliding_window) * spec.window_bytes_per_token
-    assert planned.concurrency >= 0.97 * (40 * GIB // (one + spec.state_bytes_per_slot))
+    assert made.concurrency >= 0.97 * (made.memory_bytes // (one + spec.state_bytes_per_slot))
 
 
-def test_the_command() -> None:
-    arguments = ["plan", str(BY_NAME["gpt-oss-20b"]), "--gpu", "h100", "--context", "8k", "--json"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.output)
-    assert document["pool_bytes"]["total"] <= document["memory_bytes"]
-    assert CliRunner().invoke(app, ["plan", "tiny", "--memory", "1KiB", "--context", "512"]).exit_code == 2
+@pytest.mark.parametrize("name", ["Jamba-v0.1", "gemma-3-12b-it", "gpt-oss-20b", "mamba-130m-hf", "LFM2-1.2B"])
+def test_few_requests_with_adapters(name: str) -> None:
+    """All adapters are there at once, and paid for."""
+    many = {"max_num_seqs": 12, "adapters": 5, "rank": 12, "weights_dtype": "bfloat16"}
+    made = planned(name, memory_bytes=4 * GIB, context=1000, output=300, **many)
+    assert made.sizes.lora_units == 5 * 2
+    assert made.pools.lora == 10 * made.question.model.lora_bytes_per_unit(made.question.dtype)
+    assert made.pools.total <= made.memory_bytes
+    assert peak_running(made) == made.concurrency
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("Llama-3.1-8B", 3008), ("Jamba-v0.1", 3000), ("gemma-3-12b-it", 3001)])
+def test_a_shared_prefix_is_kept_once(name: str, prefix: int) -> None:
+    alone = planned(name, memory_bytes=5 * GIB, context=4000, output=80, weights_dtype="bfloat16")
+    made = plan(replace(alone.question, shared_prefix=prefix))
+    assert made.concurrency > alone.concurrency
+    assert made.shared_bytes == prefix // 16 * 16 * made.spec.full_bytes_per_token
+    assert made.request_bytes.full == alone.request_bytes.full - made.shared_bytes
+    assert peak_running(made) == made.concurrency
+
+
+@pytest.mark.parametrize("images", [0, 1, 3])
+def test_images(images: int) -> None:
+    made = planned("tiny", memory_bytes=8 * MIB, context=60, output=40, images=images)
+    assert made.question.total_tokens == 100 + images * made.question.image_tokens
+    assert made.sizes.encoder_tokens == min(max(4, made.concurrency), 16) * made.question.image_tokens
+    assert peak_running(made) == made.concurrency
+    with pytest.raises(ValueError, match=r"Jamba-v0\.1 is served without images"):
+        question("Jamba-v0.1", images=1)
+
+
+@pytest.mark.parametrize("more", [{}, {"adapters": 2, "rank": 8}])
+def test_the_flags_give_the_engine_the_planned_sizes(more: dict[str, int]) -> None:
+    made = planned("tiny", memory_bytes=24 * MIB, context=100, output=50, weights_dtype="float32", **more)
+    words = made.flags().split()
+    assert words[:2] == ["--dtype", "float32"]
+    arguments: dict[str, object] = {}
+    for word, value in zip(words, [*words[1:], "--"]):
+        if word.startswith("--"):
+            name = word.removeprefix("--").replace("-", "_")
+            arguments[name] = True if value.startswith("--") else int(value) if value.isdigit() else value
+    assert LLM("tiny", device="cpu", **arguments).sizes == made.sizes  # type: ignore[arg-type]
+
+
+def test_dtypes() -> None:
+    """A byte for keys and values is half; states and convolutions stay."""
+    plain = planned("Jamba-v0.1", context=8192)
+    half = planned("Jamba-v0.1", context=8192, kv_dtype="float8_e4m3fn")
+    assert 2 * half.request_bytes.full == plain.request_bytes.full
+    assert half.request_bytes.state == plain.request_bytes.state
+    assert half.flags() == "" and "keeps keys and values as it computes" in half.question.what_if[0]
+    small = planned("Jamba-v0.1", context=8192, state_dtype="bfloat16")
+    assert small.request_bytes.state < plain.request_bytes.state
+    eight = planned("Jamba-v0.1", context=8192, weights_dtype="float8_e4m3fn")
+    assert 2 * eight.weights_bytes == plain.weights_bytes
+    assert eight.request_bytes == plain.request_bytes
+    with pytest.raises(ValueError, match="dtype 'int3' is not one of"):
+        question("Jamba-v0.1", kv_dtype="int3")
+
+
+def test_a_budget_for_nothing() -> None:
+    with pytest.raises(NothingFitsError, match=r"no request of 2048 tokens fits into 1,000 bytes; .* would hold one"):
+        planned("Jamba-v0.1", memory_bytes=1000)
+    needed = planned("Jamba-v0.1", memory_bytes=GIB).pools.total
+    with pytest.raises(ValueError, match="max_model_len 200512 exceeds the model's limit of 131072"):
+        planned("Llama-3.1-8B", context=200_000)
+    assert needed <= GIB
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("context", 0, "context must be at least 1, got 0"),
+        ("output", 0, "output must be at least 1, got 0"),
+        ("adapters", -1, "adapters must be at least 0, got -1"),
+        ("tp", 0, "tp must be at least 1, got 0"),
+        ("shared_prefix", 1536, "shared_prefix 1536 leaves nothing of a context of 1536 tokens"),
+        ("memory_bytes", None, "give memory, or a gpu"),
+    ],
+)
+def test_impossible_questions(field: str, value: int | None, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        question("Jamba-v0.1", **{field: value})

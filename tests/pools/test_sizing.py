@@ -56,10 +56,12 @@ def test_bytes_of_the_specs() -> None:
 
 
 def test_bytes_of_the_pools() -> None:
-    """100 x 16 x 512 = 819,200; 20 x 16 x 64 = 20,480; 8 x 3,200 = 25,600; 200 x 256 = 51,200; in all 916,480."""
-    memory = pool_bytes(SIZES, MODEL)
-    assert (memory.full, memory.window, memory.state, memory.encoder) == (819_200, 20_480, 25_600, 51_200)
-    assert memory.total == 916_480
+    """With a null block: 101 x 16 x 512 = 827,392; 21 x 16 x 64 = 21,504; 8 x 3,200 = 25,600; 200 x 256 = 51,200;
+    and 16 rank units of 1,000 bytes."""
+    memory = pool_bytes(SIZES, MODEL, 1_000)
+    assert (memory.full, memory.window, memory.state, memory.encoder) == (827_392, 21_504, 25_600, 51_200)
+    assert (memory.lora, memory.total) == (16_000, 941_696)
+    assert pool_bytes(SIZES, ModelSpec(((STATE,),))).total == 25_600
 
 
 def test_kinds() -> None:
@@ -124,7 +126,7 @@ def test_too_little_memory_says_what_is_missing() -> None:
     with pytest.raises(ValueError, match="memory of 1000 bytes does not hold one request: bounded pools alone need"):
         size_pools(MODEL, 1000, **settings)
     with pytest.raises(ValueError, match="max_model_len 512 does not fit: the full attention pool has 19 blocks"):
-        size_pools(ModelSpec(((FULL,),)), 16 * 256 * 19 + 5, **settings)
+        size_pools(ModelSpec(((FULL,),)), 16 * 256 * (19 + 1) + 5, **settings)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,172 @@
+"""Question: what a user asks the planner: a model, memory, the shape of the requests. Checked, and resolved to specs.
+
+Knows sizes of weights and of one device's share; not how pools are split.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hybrid.engine_args import DTYPES, EngineArgs
+from hybrid.engine_memory import gpu_pool_memory
+from hybrid.lora import lora_targets
+from hybrid.models.blueprint.model import Model
+from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec, dtype_bytes
+
+from .hardware import CPU, Hardware
+from .model_file import weight_bytes
+from .tensor_parallel import share_of
+
+
+class NothingFitsError(ValueError):
+    """Not even one request fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Raises ValueError for what can never be right.
+
+    quant_method: of the checkpoint's weights, see `model_file`.
+    memory_bytes: of all pools together, on each device; None: what `hardware` leaves beside the weights.
+    context, output, shared_prefix: tokens of a prompt's text, of an answer, and of the beginning that all prompts
+    share. images: of a prompt, whose tokens come on top of `context`.
+    adapters, rank: LoRA adapters on the device at once. tp: devices that share one model.
+    weights_dtype "auto": the configuration's. kv_dtype None: what the engine computes in.
+    """
+
+    name: str
+    model: Model
+    quant_method: str | None = None
+    context: int
+    output: int
+    memory_bytes: int | None = None
+    hardware: Hardware | None = None
+    images: int = 0
+    shared_prefix: int = 0
+    adapters: int = 0
+    rank: int = 16
+    lora_target_modules: tuple[str, ...] | None = None
+    tp: int = 1
+    weights_dtype: str = "auto"
+    kv_dtype: str | None = None
+    state_dtype: str = "float32"
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int | None = None
+    block_size: int = 16
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes is None and self.hardware is None:
+            raise ValueError("give memory, or a gpu whose memory counts")
+        lowest = {"context": 1, "output": 1, "images": 0, "shared_prefix": 0, "adapters": 0, "rank": 1, "tp": 1}
+        for name, least in lowest.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.max_num_seqs is not None and self.max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs must be at least 1, got {self.max_num_seqs}")
+        if self.shared_prefix >= self.context:
+            raise ValueError(f"shared_prefix {self.shared_prefix} leaves nothing of a context of {self.context} tokens")
+        if self.images and self.model.vision is None:
+            raise ValueError(f"images {self.images}: {self.name} is served without images")
+        for dtype in (self.dtype, self.kept_dtype, self.state_dtype):
+            dtype_bytes(dtype)
+        lora_targets(self.model.lora_targets(), self.lora_target_modules)
+
+    @property
+    def dtype(self) -> str:
+        """Of the weights."""
+        return self.model.dtype if self.weights_dtype == "auto" else self.weights_dtype
+
+    @property
+    def computed_dtype(self) -> str:
+        """Of convolution tails, image embeddings and adapters."""
+        return self.dtype if self.dtype in DTYPES else self.model.dtype
+
+    @property
+    def kept_dtype(self) -> str:
+        """Of keys and values."""
+        return self.computed_dtype if self.kv_dtype is None else self.kv_dtype
+
+    @property
+    def image_tokens(self) -> int:
+        """Of one image, whatever its size: it is laid on a square; 0 for a model without images."""
+        return self.model.vision.num_image_tokens if self.model.vision is not None else 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Of a request at its full length."""
+        return self.context + self.images * self.image_tokens + self.output
+
+    @property
+    def what_if(self) -> tuple[str, ...]:
+        """What of the question the engine cannot be told."""
+        notes = []
+        if self.quant_method is not None and self.weights_dtype == "auto":
+            notes.append(f"the engine loads no weights quantised by {self.quant_method}; they count as {self.dtype}")
+        if self.tp > 1:
+            notes.append(f"the engine runs a model on one device, not on {self.tp}")
+        if self.dtype not in DTYPES:
+            notes.append(f"the engine computes in {', '.join(DTYPES[1:])}, not in {self.dtype}")
+        if self.kept_dtype != self.computed_dtype:
+            notes.append(f"the engine keeps keys and values as it computes, in {self.computed_dtype}")
+        if self.state_dtype != "float32":
+            notes.append("the engine keeps recurrent states in float32")
+        return tuple(notes)
+
+    def share(self) -> Model:
+        """What one of `tp` devices holds of the model. Raises ValueError for what does not divide."""
+        return share_of(self.model, self.tp)
+
+    def spec(self) -> ModelSpec:
+        """What one device keeps per request."""
+        spec = self.share().spec(self.computed_dtype, self.state_dtype)
+        if self.kept_dtype == self.computed_dtype:
+            return spec
+        kept = partial(_with_dtype, dtype=self.kept_dtype)
+        return replace(spec, layers=tuple(tuple(map(kept, layer)) for layer in spec.layers))
+
+    def weights_bytes(self) -> int:
+        """On one device."""
+        return weight_bytes(self.share(), self.dtype)
+
+    def lora_bytes_per_unit(self) -> int:
+        """Of one device's share of 8 ranks over all targets; 0 without adapters."""
+        if not self.adapters:
+            return 0
+        return self.share().lora_bytes_per_unit(self.computed_dtype, self.lora_target_modules)
+
+    def budget(self) -> int:
+        """Bytes for the pools of one device. Raises NothingFitsError where the weights leave nothing."""
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        assert self.hardware is not None
+        if self.hardware.name == CPU:
+            return self.hardware.memory_bytes
+        free = self.hardware.memory_bytes - self.weights_bytes()
+        if free <= 0:
+            raise NothingFitsError(
+                f"the weights of {self.name} need {-free:,} bytes more than {self.hardware.name} has"
+            )
+        return gpu_pool_memory(free)
+
+    def engine_args(self) -> EngineArgs:
+        """For one request, with pools of no size yet. Raises ValueError."""
+        return EngineArgs(
+            model=self.name,
+            dtype=self.dtype if self.dtype in DTYPES else "auto",
+            memory=self.budget(),
+            max_model_len=self.total_tokens,
+            max_num_seqs=1,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            block_size=self.block_size,
+            num_full_blocks=0,
+            num_window_blocks=0,
+            num_state_slots=0,
+            enable_lora=self.adapters > 0,
+            max_loras=max(1, self.adapters),
+            max_lora_rank=self.rank,
+            lora_target_modules=self.lora_target_modules,
+        )
+
+
+def _with_dtype(spec: LayerSpec, dtype: str) -> LayerSpec:
+    """Keys and values in another dtype; a state stays as it is."""
+    return replace(spec, dtype=dtype) if isinstance(spec, FullAttentionSpec | SlidingWindowSpec) else spec
