@@ -105,7 +105,7 @@ def alone(keys: Iterable[Key]) -> dict[Key, TokenIds]:
     prompts: dict[Path, dict[str, None]] = defaultdict(dict)
     for folder, text in keys:
         prompts[folder][text] = None
-    answers = {}
+    answers: dict[Key, TokenIds] = {}
     for folder, texts in prompts.items():
         adapter = store_of(setup).load("only", folder)
         traffic = Traffic(setup)
