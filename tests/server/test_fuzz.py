@@ -1,6 +1,7 @@
 """Whatever the OpenAPI description allows, and much that it forbids, is answered as it says, and never with 5xx."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -60,10 +61,10 @@ def test_every_operation_is_fuzzed_and_has_a_name(schema: schemathesis.BaseSchem
     assert len(set(names)) == len(names)
 
 
-def fuzz(cases: st.SearchStrategy[schemathesis.Case], max_examples: int) -> None:
+def fuzz(cases: st.SearchStrategy[schemathesis.Case[Any]], max_examples: int) -> None:
     @settings(max_examples=max_examples)
     @given(cases)
-    def answered_as_described(case: schemathesis.Case) -> None:
+    def answered_as_described(case: schemathesis.Case[Any]) -> None:
         case.call_and_validate(checks=CHECKS)
 
     answered_as_described()

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any
 
 import httpx
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from hybrid.checkpoints import find_checkpoint
 from hybrid.models.loading import read_config
@@ -115,6 +115,8 @@ def test_clients_that_come_and_go(tmp_path: Path) -> None:
         write_adapter(tmp_path / name, targets, rank)
     arguments = [f"--lora-modules={name}={tmp_path / name}" for name in ("poet", "clerk")]
     arguments += ["--max-lora-rank=16", "--max-loras=1", "--max-num-seqs=16", "--max-waiting=24", "--memory=8MiB"]
+    # oneDNN keeps what it compiled for each number of rows that it met, up to some hundred MiB: few numbers, soon met
+    arguments += ["--max-num-batched-tokens=32"]
     with (
         process(*arguments, "--request-timeout=2", "--threads=1") as (running, url),
         httpx.Client(base_url=url, timeout=PATIENCE) as client,
