@@ -1,8 +1,13 @@
-"""A real server in a thread: uvicorn on a free port, the bundled model behind it, and a way to look at the engine."""
+"""Real servers on free ports, the bundled model behind them: in a thread, with a way to look at the engine, or as a
+process, as users have them."""
 
 import asyncio
 import json
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +15,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 import uvicorn
 
 from hybrid.async_engine import AsyncEngine
@@ -99,3 +105,26 @@ def serving(args: EngineArgs | None = None, options: ServerOptions | None = None
             server.should_exit = True
             thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`hybrid serve tiny` on a free port, and its URL, once it listens."""
+    command = [sys.executable, "-c", "from hybrid.cli import main; main()", "serve", "tiny", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--memory", "64MiB", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+    ) as running:
+        assert running.stderr is not None
+        try:
+            for line in running.stderr:
+                if found := re.search(r"running on (http://\S+)", line):
+                    yield running, found[1]
+                    break
+            else:
+                pytest.fail("the server ended before it listened")
+        finally:
+            running.kill()

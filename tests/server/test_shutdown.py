@@ -1,46 +1,18 @@
 """`hybrid serve` as a process: what happens at SIGTERM and Ctrl-C, and what it says about wrong arguments."""
 
 import json
-import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from tests.server.serving import PATIENCE
+from tests.server.serving import PATIENCE, process
 
 LONG = {"model": "tiny", "prompt": "Hello", "max_tokens": 2000, "ignore_eos": True, "stream": True}
 SHORT = {**LONG, "max_tokens": 200}
-
-
-@contextmanager
-def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`hybrid serve tiny` on a free port, and its URL, once it listens."""
-    command = [sys.executable, "-c", "from hybrid.cli import main; main()", "serve", "tiny", "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--memory", "64MiB", *arguments],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-    ) as running:
-        assert running.stderr is not None
-        try:
-            for line in running.stderr:
-                if found := re.search(r"running on (http://\S+)", line):
-                    yield running, found[1]
-                    break
-            else:
-                pytest.fail("the server ended before it listened")
-        finally:
-            running.kill()
 
 
 def events(lines: Iterator[str]) -> list[str]:
