@@ -56,27 +56,32 @@ def pool_sizes(
         memory_bytes = NO_LIMIT  # the split is given: what another one would need does not matter
 
     def sized(max_model_len: int) -> PoolSizes:
-        return size_pools(
-            spec,
-            memory_bytes - lora_bytes,
-            block_size=args.block_size,
-            max_num_seqs=args.num_seqs,
-            max_num_batched_tokens=args.max_num_batched_tokens,
-            max_model_len=max_model_len,
-            max_plans_in_flight=config.max_plans_in_flight,
-            num_draft_tokens=config.num_draft_tokens,
-            encoder_tokens=args.encoder_tokens,
-            lora_units=args.num_lora_units,
-        )
+        try:
+            return size_pools(
+                spec,
+                memory_bytes - lora_bytes,
+                block_size=args.block_size,
+                max_num_seqs=args.num_seqs,
+                max_num_batched_tokens=args.max_num_batched_tokens,
+                max_model_len=max_model_len,
+                max_plans_in_flight=config.max_plans_in_flight,
+                num_draft_tokens=config.num_draft_tokens,
+                encoder_tokens=args.encoder_tokens,
+                lora_units=args.num_lora_units,
+            )
+        except ValueError as error:
+            if not lora_bytes:
+                raise
+            raise ValueError(f"{error}; {lora_bytes:,} bytes went to {args.num_lora_units} LoRA rank units") from None
 
     if args.max_model_len is not None:
         sizes = replace(sized(limit), **overrides)
-        _check_room(sizes, spec, room)
+        _check_room(sizes, spec, room - lora_bytes)
         return sizes
 
     def fitting(max_model_len: int) -> PoolSizes:
         sizes = replace(sized(max_model_len), **overrides)
-        _check_room(sizes, spec, room)
+        _check_room(sizes, spec, room - lora_bytes)
         for shortage in never_fits(Need(max_model_len), sizes, Kinds.of(spec)):
             raise ValueError(f"max_model_len {max_model_len} does not fit: {shortage}")
         return sizes

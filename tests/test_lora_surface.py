@@ -189,7 +189,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small(**more: Any) -> LLM:
-    return LLM(memory="16MiB", max_model_len=512, **more)
+    return LLM(memory="64MiB", max_model_len=512, **more)
 
 
 def test_llm_takes_adapters_by_request(adapters: Path) -> None:
