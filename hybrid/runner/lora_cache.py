@@ -51,7 +51,13 @@ class LoraCache:
                 site.clear(units)
             else:
                 site.write(units, matrices.a, matrices.b)
+        # whom they held before is gone: an adapter that is loaded anew again and again leaves nothing behind
+        self._units = {lora_id: held for lora_id, held in self._units.items() if not np.isin(held, adapter.units).any()}
         self._units[adapter.lora_id] = adapter.units
+
+    def __len__(self) -> int:
+        """Adapters that are there."""
+        return len(self._units)
 
     def batch(self, lora_ids: Ints, lengths: Ints) -> LoraBatch | None:
         """lora_ids [num_rows], lengths [num_rows] tokens of each -> what adapters do to these tokens."""
