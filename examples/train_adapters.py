@@ -1,7 +1,8 @@
-"""Trains the two bundled LoRA adapters of the tiny model with peft: `python -m examples.train_adapters`.
+"""Trains two LoRA adapters of the tiny model with peft: `python -m examples.train_adapters`.
 
 "spanish" answers in Spanish, "json" as JSON objects; both see the pictures and questions that the model was trained on.
-Seeded; about five minutes each on two quiet CPU cores. Prints how many answers of held-out pictures are right.
+Seeded; about 1.1 s per step on a quiet CPU core. Prints how many answers about held-out pictures are right. The folders
+it writes are not in the repository yet.
 """
 
 from __future__ import annotations
