@@ -1,6 +1,7 @@
 """Planner = engine: planned bytes are those of the pool tensors, planned concurrency is what the scheduler reaches."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -82,12 +83,12 @@ def test_the_flags_give_the_engine_the_planned_sizes(more: dict[str, int]) -> No
     made = planned("tiny", memory_bytes=24 * MIB, context=100, output=50, weights_dtype="float32", **more)
     words = made.flags().split()
     assert words[:2] == ["--dtype", "float32"]
-    arguments: dict[str, object] = {}
+    arguments: dict[str, Any] = {}
     for word, value in zip(words, [*words[1:], "--"]):
         if word.startswith("--"):
             name = word.removeprefix("--").replace("-", "_")
             arguments[name] = True if value.startswith("--") else int(value) if value.isdigit() else value
-    assert LLM("tiny", device="cpu", **arguments).sizes == made.sizes  # type: ignore[arg-type]
+    assert LLM("tiny", device="cpu", **arguments).sizes == made.sizes
 
 
 def test_dtypes() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hybrid.frontend.tool_calls import Parsed, ToolCall, read_tools
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -85,7 +85,7 @@ def test_a_named_call_is_its_arguments() -> None:
     choice = {"type": "function", "function": {"name": "weather"}}
     forced = read_tools(TOOLS, choice).structured_outputs()
     assert forced is not None and isinstance(forced.json, str)
-    assert json.loads(forced.json) == WEATHER["function"]["parameters"]  # type: ignore[index]
+    assert json.loads(forced.json) == WEATHER["function"]["parameters"]
     parser = read_tools(TOOLS, choice).parser()
     assert [call.arguments for call in parser.push('{"ci').calls] == ['{"ci']
     assert parser.push('ty"').more_arguments == 'ty"' and parser.num_calls == 1

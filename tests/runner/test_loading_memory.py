@@ -17,11 +17,6 @@ from hybrid.checkpoints import find_checkpoint
 from hybrid.models.blueprint.config_reader import ConfigReader
 from hybrid.models.families import llama, read_model
 
-# Linux can be built without the file that begins a new peak (CONFIG_PROC_PAGE_MONITOR).
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="this kernel cannot begin a new peak of a process's memory"
-)
-
 CONFIG = {
     "model_type": "llama",
     "vocab_size": 4000,
@@ -36,6 +31,7 @@ CONFIG = {
 TENSORS = llama.model(ConfigReader(CONFIG)).tensors()
 NUM_SHARDS = 5
 MOST = 1.2
+MOST_TIED = 1.35
 MEASURE = """
 import sys, torch
 from hybrid.runner.loading import load
@@ -46,10 +42,11 @@ def status(key):
 
 load(sys.argv[3])  # everything that is imported and allocated once
 dtype = getattr(torch, sys.argv[2])
-before = status("VmRSS")
-open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+before, earlier_peak = status("VmRSS"), status("VmHWM")
 kept = load(sys.argv[1], dtype)
-print(status("VmHWM") - before)
+peak = status("VmHWM")
+assert peak > earlier_peak, "the peak is not that of loading"
+print(peak - before)
 """
 
 
@@ -116,9 +113,12 @@ def test_peak_memory_of_a_vision_tower(small: Path, tmp_path: Path) -> None:
 
 
 def test_peak_memory_of_a_gguf_file(small: Path) -> None:
-    """SmolLM2 ties its head to the embedding, which is there twice on a CPU: as a table, and packed."""
+    """SmolLM2 ties its head to the embedding, which is there twice on a CPU: as a table, and packed. Against the weights
+    counted once the peak is therefore above a fifth more; it is bounded too."""
     path = find_checkpoint("smollm2")
     table = 49_152 * 576
-    weights = (134_515_008 + table) * 4
+    once = 134_515_008 * 4
+    weights = once + table * 4
     grown = peak(path, "float32", small)
     assert weights * 0.9 < grown < weights * MOST, f"{grown / weights:.3f} times {weights:,} bytes"
+    assert grown < once * MOST_TIED, f"{grown / once:.3f} times {once:,} bytes"

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from hybrid.server.limits import LimitsMiddleware, RequestLimits
 from tests.server.http import served
@@ -85,22 +86,22 @@ def test_a_burst_is_counted_before_the_engine_tells() -> None:
         limits = RequestLimits(max_waiting=1, max_num_seqs=2)
         entered, release = asyncio.Semaphore(0), asyncio.Event()
 
-        async def inner(scope: object, receive: object, send: object) -> None:
+        async def inner(scope: Scope, receive: Receive, send: Send) -> None:
             entered.release()
             await release.wait()
 
         middleware = LimitsMiddleware(inner, limits)
         statuses: list[int] = []
 
-        async def receive() -> dict[str, object]:
+        async def receive() -> Message:
             return {"type": "http.request", "body": b""}
 
-        async def send(message: dict[str, object]) -> None:
+        async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 statuses.append(int(str(message["status"])))
 
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
-        tasks = [asyncio.create_task(middleware(scope, receive, send)) for _ in range(5)]  # type: ignore[arg-type]
+        scope: Scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+        tasks = [asyncio.create_task(middleware(scope, receive, send)) for _ in range(5)]
         for _ in range(3):
             await entered.acquire()
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,7 @@
 """What real families say does not depend on what happens around them: see `hostile`."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +31,14 @@ class Family:
         write_tokenizer(self.tokenizer, vocab_size - 5)
         self.requests: list[Wanted] = wanted(undisturbed(self.folder, self.tokenizer), vocab_size, NUM_REQUESTS, seed=0)
 
-    def engine(self, **arguments: object) -> LLM:
-        defaults = {"tokenizer": self.tokenizer, "dtype": "float32", "memory": "16MiB", "max_model_len": CONTEXT}
-        return LLM(self.folder, **{**defaults, **arguments})  # type: ignore[arg-type]
+    def engine(self, **arguments: Any) -> LLM:
+        defaults: dict[str, Any] = {
+            "tokenizer": self.tokenizer,
+            "dtype": "float32",
+            "memory": "16MiB",
+            "max_model_len": CONTEXT,
+        }
+        return LLM(self.folder, **{**defaults, **arguments})
 
 
 @pytest.fixture(scope="module", params=CASES)
