@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .layers.lora import LoraSite
+from .lora_site import LoraSite
 
 
 class TensorSource(Protocol):

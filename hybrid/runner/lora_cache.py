@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hybrid.adapters.weights import AdapterWeights
-from hybrid.models.layers.lora import LoraSite
+from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.lora import LoraBatch
 from hybrid.scheduler.plan import Ints, LoadAdapter
 

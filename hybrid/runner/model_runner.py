@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hybrid.grammar.backend import Masks
 from hybrid.models.context import ForwardContext
-from hybrid.models.layers.lora import LoraSite
+from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.lora import LoraBatch
 from hybrid.pools.sizing import PoolSizes
 from hybrid.pools.specs import ModelSpec

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from ..blueprint import recurrent
+from ..lora_site import LoraSite
 from ..weights import Weights
 from .linear import Linear
-from .lora import LoraSite
 from .norm import Norm
 from .step import Step
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from ..lora_site import LoraSite
 from ..ops.lora import LoraBatch
 from ..tensor_files import scratch
 from ..weights import Weights
-from .lora import LoraSite
 
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 PACKED_FOR_ROWS = 32  # a hint to oneDNN; its layout for 16 rows or more serves all numbers of rows equally well

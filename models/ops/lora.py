@@ -4,25 +4,26 @@ Tokens are grouped by adapter: two products per adapter and site, whatever the n
 go through one compiled kernel that reads each token's rank units where they lie; a GPU's kernel belongs here too.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..layers.lora import LoraSite
+from ..lora_site import LoraSite
 from . import cpu
 
 Ints = NDArray[np.int64]
 KERNEL_TOKENS = 64  # up to so many tokens the kernel, which computes one after the other, is the faster
 
 
-@dataclass(frozen=True)
 class LoraBatch:
     """units[t] are the rank units of token t's adapter, -1 behind the last of them; a row of -1: no adapter."""
 
-    units: Ints  # [num_tokens, most units of an adapter], host
+    def __init__(self, units: Ints) -> None:
+        """units [num_tokens, most units of an adapter], on the host."""
+        self.units = units
+        self._made: list[tuple[torch.Tensor, Ints]] | None = None
 
     def select(self, tokens: torch.Tensor) -> "LoraBatch":
         """The same for these tokens [n], in this order."""
@@ -40,7 +41,7 @@ class LoraBatch:
             )
             return
         columns = out[:, site.offset : site.offset + site.outputs]
-        for tokens, units in self._groups:
+        for tokens, units in self._groups(out.device):
             if site.filled[units[0]]:
                 a, b = site.a[units].flatten(0, 1), site.b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
                 columns.index_add_(0, tokens, ((x[tokens] @ a.t()) @ b).to(out.dtype))
@@ -49,7 +50,7 @@ class LoraBatch:
         """Mutates out [num_tokens, outputs]: rows of a table that was looked up at token_ids [num_tokens]."""
         if not self._concerns(site):
             return
-        for tokens, units in self._groups:
+        for tokens, units in self._groups(out.device):
             if site.filled[units[0]]:
                 low = site.a[units][:, token_ids[tokens]]  # [units, n, 8]
                 out.index_add_(0, tokens, torch.einsum("unr,uro->no", low, site.b[units]).to(out.dtype))
@@ -65,17 +66,14 @@ class LoraBatch:
     def _used(self) -> Ints:
         return np.unique(self.units[self.units >= 0])
 
-    @cached_property
-    def _groups(self) -> list[tuple[torch.Tensor, Ints]]:
-        """Per adapter: its tokens, its units."""
-        adapters, owner = np.unique(self.units, axis=0, return_inverse=True)
-        owner = owner.reshape(-1)
-        groups = []
-        for index, units in enumerate(adapters):
-            used = units[units >= 0]
-            if len(used):
-                groups.append((torch.from_numpy(np.flatnonzero(owner == index)), used))
-        return groups
+    def _groups(self, device: torch.device) -> list[tuple[torch.Tensor, Ints]]:
+        """Per adapter: its tokens, on the device, and its units. Made once."""
+        if self._made is None:
+            adapters, owner = np.unique(self.units, axis=0, return_inverse=True)
+            owner = owner.reshape(-1)
+            groups = ((np.flatnonzero(owner == index), units[units >= 0]) for index, units in enumerate(adapters))
+            self._made = [(torch.from_numpy(tokens).to(device), used) for tokens, used in groups if len(used)]
+        return self._made
 
 
 def _kernel_fits(site: LoraSite, out: torch.Tensor) -> bool:

@@ -113,8 +113,10 @@ def test_peak_memory_of_a_vision_tower(small: Path, tmp_path: Path) -> None:
 
 
 def test_peak_memory_of_a_gguf_file(small: Path) -> None:
-    """SmolLM2 ties its head to the embedding, which is there twice on a CPU: as a table, and packed. Against the weights
-    counted once the peak is therefore above a fifth more; it is bounded too."""
+    """SmolLM2 ties its head to the embedding, which is there twice on a CPU: as a table, and packed.
+
+    Against the weights counted once the peak is therefore more than a fifth above them; that is bounded too.
+    """
     path = find_checkpoint("smollm2")
     table = 49_152 * 576
     once = 134_515_008 * 4
