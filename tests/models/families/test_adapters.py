@@ -114,8 +114,10 @@ def expected(adapted: Adapted, prompts: list[list[int]]) -> Tokens:
 @pytest.mark.parametrize("schedule", [[[1, 30, 30, 40, 9]], [[1, 1, 7, 5, 2], [1, 1, 2, 23, 4], [1, 1, 1, 1, 17]]])
 def test_logits_of_every_position(adapted: Adapted, schedule: list[list[int]]) -> None:
     decoder = load(adapted.base.folder, torch.float32).decoder
-    targets = open_checkpoint(adapted.base.folder).model.lora_targets()
+    model = open_checkpoint(adapted.base.folder).model
+    targets = model.lora_targets()
     cache = LoraCache(decoder.lora_sites, targets, 24, torch.float32, torch.device("cpu"))
+    assert cache.num_bytes == 24 * model.lora_bytes_per_unit("float32")  # every target has its site
     units: dict[int, list[int]] = {0: []}
     for rank in ALPHAS:
         taken = sum(map(len, units.values()))
