@@ -2,7 +2,7 @@
 
 "spanish" answers in Spanish, "json" as JSON objects; both see the pictures and questions that the model was trained on.
 Seeded; 1.1 s per step on a quiet CPU core. Prints how many answers about held-out pictures are right: 61.7 % of 300 in
-Spanish and 80.7 % as JSON for the folders in the repository, which took 20 minutes each, one thread and one core apiece.
+Spanish and 80.7 % as JSON for the folders in the repository, which took 20 minutes each, a core apiece.
 """
 
 from __future__ import annotations
