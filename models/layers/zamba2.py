@@ -52,7 +52,7 @@ class SharedBlock:
         if block.rope is not None:
             step.rotary(block.rope).rotate(heads, block.num_heads + block.num_kv_heads)
         key_value = heads[:, block.num_heads :].view(tokens, 2, block.num_kv_heads, block.head_dim)
-        run, cache = step.attention(cache_index, None)
+        run, cache = step.attention(cache_index, None, block.num_heads)
         attended = run(heads[:, : block.num_heads], key_value, cache, block.scale)
         # 2. MLP
         x = self._mlp_norm(self._out(attended.reshape(tokens, -1)))
