@@ -74,6 +74,8 @@ class Workload(Sequence[Arrival]):
             offset += segment.length
             if is_end:
                 hints.append(offset)
+        if hints and hints[-1] == offset:
+            hints.pop()  # the end of the prompt is no branch within it
         adapter, after = int(self.adapter[index]), int(self.after[index])
         return Arrival(
             time=float(self.times[index]),
