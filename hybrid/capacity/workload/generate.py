@@ -16,16 +16,17 @@ from .workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """Gaps between arrivals: gamma distributed, with a standard deviation of `cv` times the mean. 0: steady; 1: a
-    Poisson process; above: bursts."""
+    """Gaps between arrivals: gamma distributed, with a standard deviation of `cv` times the mean. 0, and all below a
+    thousandth: steady; 1: a Poisson process; above: bursts."""
 
     cv: float = 1.0
 
     def gaps(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """With a mean of 1. [count]"""
-        if self.cv == 0:
+        if self.cv < 1e-3:
             return np.ones(count)
-        return rng.gamma(self.cv**-2, self.cv**2, count)
+        # Strong bursts bring gaps that are rounded to nothing; some time must pass for a rate to exist.
+        return np.maximum(rng.gamma(self.cv**-2, self.cv**2, count), 1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

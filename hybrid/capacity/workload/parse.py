@@ -90,9 +90,7 @@ def _drawn(text: str, kind: str, rest: str, given: Surroundings) -> Workload:
     options = _options(text, kind, rest)
     cv = {"steady": 0.0, "bursts": 3.0}.get(kind, 1.0)
     if "cv" in options:
-        cv = _number(text, "cv", options["cv"], 0, 100)
-        if 0 < cv < 0.01:
-            cv = 0.0  # gamma's shape would leave the range of numbers
+        cv = _number(text, "cv", options["cv"], 0, 10)
     is_chat = kind == "chat"
     system = parse_tokens("system", options.get("system", "0")) if is_chat else 0
     shape = Shape(
