@@ -13,6 +13,8 @@ from .lengths import Lengths
 from .segments import Kind
 from .workload import Workload
 
+MAX_REQUESTS = 10_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
@@ -50,11 +52,11 @@ class Shape:
 def generate(name: str, shape: Shape, pattern: Pattern, *, rate: float, num_requests: int, seed: int) -> Workload:
     """rate: requests per second over the whole, later turns included; kept exactly. Raises ValueError for a rate or a
     number that is none."""
-    if num_requests < 1:
-        raise ValueError(f"the number of requests must be at least 1, got {num_requests}")
+    if not 1 <= num_requests <= MAX_REQUESTS:
+        raise ValueError(f"the number of requests must be 1 to {MAX_REQUESTS:,}, got {num_requests}")
     # Of each column its own stream: another distribution of one leaves the others as they are.
     times_rng, message_rng, answer_rng, turns_rng, think_rng = np.random.default_rng(seed).spawn(5)
-    turns = shape.turns.draw(num_requests, turns_rng)
+    turns = np.minimum(shape.turns.draw(num_requests, turns_rng), num_requests)
     turns = turns[: int(np.searchsorted(np.cumsum(turns), num_requests)) + 1]
     starts = np.cumsum(turns) - turns
     opens = np.zeros(int(turns.sum()), np.bool_)

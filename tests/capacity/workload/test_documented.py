@@ -29,7 +29,7 @@ def test_lengths(text: str) -> None:
 
 def test_all_are_named() -> None:
     assert {text.partition(":")[0] for text in WORKLOADS} == set(KEYS)
-    assert len(LENGTHS) == 6
+    assert len(LENGTHS) == 7
     assert set(NAMES) >= FIELDS - {"think"}
 
 

@@ -1,5 +1,7 @@
 """Distributions as people write them."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,7 @@ def drawn(text: str, count: int = 100_000) -> np.ndarray[tuple[int], np.dtype[np
         ("uniform:7-7", 7, 7),
         ("normal:1k,100", 1024, 1188),
         ("lognormal:mean=512,p95=1500", 512, 1500),
+        ("lognormal:p50=300,p95=2000", 300 * math.exp((math.log(2000 / 300) / 1.645) ** 2 / 2), 2000),
         ("lognormal:p95=600,mean=600", 600, 600),
         ("exponential:2k", 2048, 6135),
     ],
@@ -46,6 +49,7 @@ def test_tails_are_cut() -> None:
         *("", "0", "-5", "5.5", "nan", "1e3", "1000000000000", "uniform", "uniform:", "uniform:5", "uniform:0-5"),
         *("uniform:9-5", "uniform:-5-5", "normal:5", "normal:5,", "normal:5,6,7", "normal:nan,1", "exponential:0"),
         *("exponential:", "lognormal:512,2000", "lognormal:mean=512", "lognormal:mean=512,p95=511"),
+        *("lognormal:mean=512,p50=400,p95=900", "lognormal:p50=512,p95=511", "lognormal:p95=5"),
         *(
             "lognormal:mean=512,p95=2000,p99=3",
             "lognormal:mean=100,p95=388",
