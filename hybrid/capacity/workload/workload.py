@@ -145,10 +145,6 @@ class Workload(Sequence[Arrival]):
             whole[index] += whole[earlier] + self.output_lengths[earlier]
         return whole
 
-    def brought(self, index: int) -> range:
-        """Indices of the segments that this request brings."""
-        return range(int(self.ends[index - 1]) if index else 0, int(self.ends[index]))
-
     def _output(self, index: int) -> Segment:
         return Segment(Kind.ANSWER.key(index), int(self.output_lengths[index]))
 
@@ -160,8 +156,7 @@ class Workload(Sequence[Arrival]):
         segments: list[Segment] = []
         is_end: list[bool] = []
         for turn in reversed(turns):
-            own = self.brought(turn)
-            piece = slice(own.start, own.stop)
+            piece = slice(int(self.ends[turn - 1]) if turn else 0, int(self.ends[turn]))
             segments += map(Segment, self.keys[piece].tolist(), self.lengths[piece].tolist())
             is_end += self.ends_message[piece].tolist()
             if turn != index:

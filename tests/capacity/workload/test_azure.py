@@ -1,9 +1,12 @@
 """Azure's traces are read as published in 2023 and 2024, and what is no such file is refused with its line."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from hybrid.capacity.workload import trace_file
 from hybrid.capacity.workload.azure import read_azure
 from tests.capacity.workload.traces import AZURE_2023, AZURE_2024, common, tokens, written
 
@@ -86,3 +89,23 @@ def test_a_file_that_is_not_there_and_a_folder(tmp_path: Path) -> None:
         read_azure(tmp_path / "none.csv")
     with pytest.raises(ValueError, match="cannot be read: Is a directory"):
         read_azure(tmp_path)
+
+
+def test_what_takes_long_shows_a_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "trace.csv", AZURE_2023)
+    read_azure(path)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(trace_file, "PROGRESS_DELAY", 0)
+    read_azure(path)
+    assert "trace.csv:   0%" in capsys.readouterr().err
+
+
+def test_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(pipe.write_text, AZURE_2024, "utf-8")
+        assert len(read_azure(pipe)) == 3
+        writing.result()
