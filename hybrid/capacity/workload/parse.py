@@ -4,7 +4,6 @@ ValueError of one sentence.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 
 from ..tokens import parse_tokens
@@ -12,8 +11,9 @@ from .azure import read_azure
 from .generate import Pattern, Shape, generate, with_adapters, with_priorities
 from .lengths import Lengths, observed, parse_distribution
 from .mooncake import read_mooncake
-from .requests_file import MAX_RANK, read_requests
+from .requests_file import MAX_PRIORITY, MAX_RANK, read_requests
 from .segments import MAX_LENGTH
+from .trace_file import whole
 from .workload import Workload
 
 SYNTAX = (
@@ -68,8 +68,10 @@ class Surroundings:
                 raise ValueError(f"{name} must be 0 to {most:,}, got {getattr(self, name)}")
         if not self.ranks or not 1 <= min(self.ranks) <= max(self.ranks) <= MAX_RANK:
             raise ValueError(f"ranks must be 1 to {MAX_RANK:,}, got {tuple(self.ranks)}")
-        if not (isfinite(self.zipf) and 0 <= self.zipf <= 100):
+        if not 0 <= self.zipf <= 100:
             raise ValueError(f"zipf must be an exponent from 0 to 100, got {self.zipf}")
+        for priority in self.priorities:
+            whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         if self.images and not self.image_tokens:
             raise ValueError(f"images {self.images}: the model takes none")
 

@@ -32,7 +32,7 @@ def test_2024_has_zones_and_whole_seconds(tmp_path: Path) -> None:
 
 
 def test_a_mark_of_byte_order_other_columns_and_quotes(tmp_path: Path) -> None:
-    text = '\ufeffmodel,GeneratedTokens,"ContextTokens",TIMESTAMP\n"a",5,"6",2023-11-16T18:00:01Z\n\n'
+    text = '\ufeffTIMESTAMP,model,GeneratedTokens,"ContextTokens"\n2023-11-16T18:00:01Z,"a",5,"6"\n\n'
     [arrival] = read_azure(written(tmp_path, "trace.csv", text))
     assert (arrival.prompt_length, arrival.output.length, arrival.time) == (6, 5, 0)
 

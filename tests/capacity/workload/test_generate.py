@@ -71,7 +71,7 @@ def test_a_chat() -> None:
     )
     summary = summarize(workload)
     assert (summary.requests, summary.sessions) == (4000, 1000)
-    assert workload.mean_rate == pytest.approx(8)
+    assert np.diff(workload.times[::4]).mean() == pytest.approx(4 / 8)
     assert [arrival.prompt_length for arrival in workload[:5]] == [1124, 1274, 1424, 1574, 1124]
     thinking = workload.times[workload.after >= 0]
     assert thinking.mean() == pytest.approx(10, rel=0.06) and thinking.std() == pytest.approx(10, rel=0.06)
@@ -104,5 +104,6 @@ def test_priorities() -> None:
 def test_images_are_all_different() -> None:
     workload = parse_workload("poisson", Surroundings(images=2, image_tokens=100, shared_prefix=10, num_requests=50))
     assert [image.offset for image in workload[3].images] == [10, 110]
+    assert workload[3].hints == (10,)  # an image ends no message
     assert len({image.key for arrival in workload for image in arrival.images}) == 100
     assert summarize(workload).image_tokens == 10_000

@@ -86,6 +86,7 @@ def test_text(text: str, complaint: str | None) -> None:
         ("ranks", (8, 0), r"ranks must be 1 to 4,096, got \(8, 0\)"),
         ("images", 10**9, "images must be 0 to 1,000, got 1000000000"),
         ("ranks", (5000,), r"ranks must be 1 to 4,096, got \(5000,\)"),
+        ("priorities", (0, 10**30), "priority must be a whole number from -2,147,483,647 .*, got 1000000"),
         ("ranks", (), r"ranks must be 1 to 4,096, got \(\)"),
         ("zipf", -1.0, "zipf must be an exponent from 0 to 100, got -1"),
         ("zipf", float("nan"), "zipf must be an exponent from 0 to 100, got nan"),
