@@ -53,6 +53,7 @@ def build_batch(
     sizes: PoolSizes,
     device: torch.device,
     lora: LoraCache | None = None,
+    bidirectional_images: bool = False,
 ) -> Batch:
     """Pure: reads the mirror after the plan's deltas were applied."""
     # 1. order: decode rows first, otherwise as planned
@@ -89,7 +90,7 @@ def build_batch(
         full=tables(mirror.full_table, sizes.num_full_blocks) if caches.has_full else None,
         window=tables(mirror.window_table, sizes.num_window_blocks) if caches.has_window else None,
         snapshots=_snapshots(plan, rows, computed, scheduled),
-        images=_images(plan, rows, computed, starts, caches, device),
+        images=_images(plan, rows, computed, starts, caches, device, bidirectional_images),
         caches=caches.layers,
         deferred=None if drafted is None else drafted.states,
         lora=None if lora is None else lora.batch(mirror.lora_id[rows], scheduled),
@@ -148,7 +149,13 @@ def _snapshots(plan: StepPlan, rows: Ints, computed: Ints, scheduled: Ints) -> S
 
 
 def _images(
-    plan: StepPlan, rows: Ints, computed: Ints, starts: Ints, caches: Caches, device: torch.device
+    plan: StepPlan,
+    rows: Ints,
+    computed: Ints,
+    starts: Ints,
+    caches: Caches,
+    device: torch.device,
+    bidirectional: bool,
 ) -> ImageTokens | None:
     if not plan.image_spans:
         return None
@@ -160,4 +167,6 @@ def _images(
     assert ((first >= starts[index]) & (last <= starts[index + 1])).all(), "an image outside its row's chunk"
     tokens = np.concatenate([start + np.arange(len(span.slots)) for start, span in zip(first, spans)])
     slots = np.concatenate([span.slots for span in spans])
-    return ImageTokens(torch.from_numpy(tokens).to(device), caches.encoder[torch.from_numpy(slots).to(device)])
+    embeddings = caches.encoder[torch.from_numpy(slots).to(device)]
+    groups = np.stack((index, first, last), axis=1) if bidirectional else None
+    return ImageTokens(torch.from_numpy(tokens).to(device), embeddings, groups)
