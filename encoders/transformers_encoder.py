@@ -40,7 +40,8 @@ class TransformersEncoder:
         batch = {
             name: self._tensor(np.concatenate([entry.arrays[name] for entry in inputs])) for name in inputs[0].arrays
         }
-        features = self.model.get_image_features(**batch).pooler_output
+        compute: Any = self.model.get_image_features
+        features = compute(**batch).pooler_output
         return list(features)
 
     def _tensor(self, values: Any) -> torch.Tensor:

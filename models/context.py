@@ -71,8 +71,8 @@ class Snapshots:
 class ImageTokens:
     """Tokens of the batch that take an image embedding instead of their token embedding.
 
-    groups: whole images whose tokens see each other in every layer: batch row, first flat token and end of each. None:
-    attention is causal everywhere.
+    groups: whole images whose tokens also see each other's later ones, in every layer; a window limits what they see
+    before them. Batch row, first flat token and end of each. None: attention is causal everywhere.
     """
 
     indices: torch.Tensor  # [n] int64 into the flat batch

@@ -37,7 +37,8 @@ class FixedTokens:
 class Vision:
     """tensors: under the names that transformers' modules give their parameters. width: elements of an embedding.
 
-    bidirectional: tokens of an image see each other, also those that come later, in layers of every kind.
+    bidirectional: tokens of an image also see its later ones, in layers of every kind; a window limits what they see
+    before them.
     """
 
     tensors: Shapes

@@ -310,15 +310,16 @@ def _plan_chunk(
     for start in range(num_computed, seq_len, QUERIES_PER_PIECE):
         end = min(start + QUERIES_PER_PIECE, seq_len)
         together = [(low, high) for low, high in (groups - offset).tolist() if low < end and start < high]
-        first_key = min(max(0, start - window + 1), *(low for low, _ in together), start)
+        first_key = max(0, start - window + 1)
         end_key = max(end, *(high for _, high in together), end)
         bias = None
         if first_key < start or end - start > window or together:
             query = torch.arange(start, end, device=like.device)[:, None]
             key = torch.arange(first_key, end_key, device=like.device)
-            visible = (key <= query) & (key > query - window)
+            visible = key <= query
             for low, high in together:
                 visible |= (query >= low) & (query < high) & (key >= low) & (key < high)
+            visible &= key > query - window
             bias = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
             bias.masked_fill_(~visible, float("-inf"))
         pieces.append(_Piece(start + offset, end + offset, first_key - first, end_key - first, bias))

@@ -32,8 +32,10 @@ VIT: dict[str, Any] = {
 @dataclass(frozen=True, slots=True)
 class Case:
     """processor: transformers' processor of the whole model, made when it is needed. token_types: the name of the
-    argument that tells transformers' model where image tokens are, if it has one."""
+    argument that tells transformers' model where image tokens are, if it has one. embedding_gain: of the table of
+    tokens; less where it is tied and would have every token repeat itself."""
 
     config: PreTrainedConfig
     processor: Callable[[], ProcessorMixin]
     token_types: str | None = None
+    embedding_gain: float = 1.0

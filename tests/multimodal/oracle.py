@@ -38,6 +38,7 @@ class Oracle:
         auto: Any = AutoModelForImageTextToText
         self.model: Any = auto.from_config(case.config, dtype=torch.float32, attn_implementation="eager").eval()
         randomise(self.model, seed)
+        self.model.get_input_embeddings().weight.data *= case.embedding_gain
         self.model.save_pretrained(folder, max_shard_size="60KB")
         self.processor: Any = case.processor()
         self.processor.save_pretrained(folder)

@@ -1,5 +1,7 @@
-"""A tokenizer of bytes, special tokens and a few merges of line breaks, which join what an image's marks bring with what
-stands beside it."""
+"""A tokenizer of bytes, special tokens and a few merges, of line breaks too: they join what an image's marks bring with
+what stands beside it."""
+
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -37,7 +39,8 @@ def tiny_tokenizer(placeholder: str, more: tuple[str, ...] = (), **names: str) -
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    return PreTrainedTokenizerFast(
+    fast: Any = PreTrainedTokenizerFast
+    made: PreTrainedTokenizerFast = fast(
         tokenizer_object=tokenizer,
         eos_token="<end>",
         pad_token="<pad>",
@@ -45,3 +48,4 @@ def tiny_tokenizer(placeholder: str, more: tuple[str, ...] = (), **names: str) -
         extra_special_tokens=names,
         chat_template=TEMPLATE.replace("PLACEHOLDER", placeholder),
     )
+    return made

@@ -30,5 +30,6 @@ CASES = {
         ),
         processor,
         token_types="token_type_ids",
+        embedding_gain=0.1,
     ),
 }

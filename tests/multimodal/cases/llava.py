@@ -1,6 +1,7 @@
 """LLaVA: CLIP without its class token, several layers of it, and SigLIP with all features."""
 
 from functools import partial
+from typing import Any
 
 from transformers import LlavaConfig, LlavaProcessor, ProcessorMixin
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -17,7 +18,8 @@ def processor(clip: bool, strategy: str) -> ProcessorMixin:
         if clip
         else SiglipImageProcessorPil(size={"height": 16, "width": 16})
     )
-    return LlavaProcessor(
+    llava: Any = LlavaProcessor
+    made: ProcessorMixin = llava(
         images,
         tokenizer,
         patch_size=4,
@@ -25,6 +27,7 @@ def processor(clip: bool, strategy: str) -> ProcessorMixin:
         chat_template=tokenizer.chat_template,
         num_additional_image_tokens=int(clip),
     )
+    return made
 
 
 CLIP = {**VIT, "model_type": "clip_vision_model", "image_size": 16, "patch_size": 4}
@@ -35,7 +38,7 @@ CASES = {
     ),
     "layers of CLIP with its class token": Case(
         LlavaConfig(
-            text_config={**TEXT, "model_type": "mistral", "sliding_window": 7},
+            text_config={**TEXT, "model_type": "mistral", "sliding_window": 33},
             vision_config=CLIP,
             vision_feature_layer=[-2, -1],
             vision_feature_select_strategy="full",
