@@ -41,7 +41,7 @@ class TransformersEncoder:
             name: self._tensor(np.concatenate([entry.arrays[name] for entry in inputs])) for name in inputs[0].arrays
         }
         compute: Any = self.model.get_image_features
-        features = compute(**batch).pooler_output
+        features = compute(**batch, return_dict=True).pooler_output
         return list(features)
 
     def _tensor(self, values: Any) -> torch.Tensor:

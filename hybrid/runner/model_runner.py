@@ -36,15 +36,14 @@ class Decoder(Protocol):
 
     spec: ModelSpec
     dtype: torch.dtype
+    image_token_id: int | None  # in whose place embeddings go
+    bidirectional_images: bool  # tokens of an image see its later ones
 
     @property
     def max_positions(self) -> int: ...
 
     @property
     def vocab_size(self) -> int: ...
-
-    @property
-    def bidirectional_images(self) -> bool: ...
 
     def forward(self, context: ForwardContext) -> torch.Tensor: ...
 
@@ -155,7 +154,14 @@ class ModelRunner:
         if len(plan.rows) == 0:
             return self._output(plan, Sampled(np.zeros(0, dtype=np.int32), ()), np.zeros(0, dtype=np.int64), None)
         batch = build_batch(
-            plan, mirror, self.caches, self.sizes, self.device, self.lora, self._model.bidirectional_images
+            plan,
+            mirror,
+            self.caches,
+            self.sizes,
+            self.device,
+            self.lora,
+            self._model.image_token_id,
+            self._model.bidirectional_images,
         )
         hidden = self._model.forward(batch.context)
         # 5. sampling

@@ -17,6 +17,7 @@ from hybrid.encoders.transformers_encoder import TransformersEncoder
 from hybrid.frontend.messages import read_conversation
 from hybrid.frontend.prompt import Prompt
 from hybrid.models.context import ForwardContext, ImageTokens
+from hybrid.models.decoder import Decoder
 from hybrid.models.families.vision import TYPES
 from hybrid.runner.loading import LoadedModel, load
 from tests.models.forward import caches_for, context_for
@@ -167,23 +168,31 @@ def all_logits(loaded: LoadedModel, prompt: Prompt, chunk: int) -> torch.Tensor:
         if decoder.bidirectional_images:
             end = next((high for low, high, _ in entries if low < end < high), end)
         context = context_for([ids], [start], [end - start], caches)
-        parts = [
-            (max(low, start) - start, min(high, end) - start, vectors[max(low, start) - low : min(high, end) - low])
-            for (low, high, _), vectors in zip(entries, embeddings)
-            if low < end and start < high
+        spans = [
+            (max(low, start), min(high, end), low, vectors) for (low, high, _), vectors in zip(entries, embeddings)
         ]
-        out.append(decoder.compute_logits(decoder.forward(with_images(context, parts, decoder.bidirectional_images))))
+        context = with_images(context, ids, start, [span for span in spans if span[0] < span[1]], decoder)
+        out.append(decoder.compute_logits(decoder.forward(context)))
         start = end
     return torch.cat(out)
 
 
-def with_images(context: ForwardContext, parts: list[tuple[int, int, torch.Tensor]], grouped: bool) -> ForwardContext:
-    """parts: first token, end and embeddings of the images of the only row."""
-    if not parts:
+def with_images(
+    context: ForwardContext,
+    ids: list[int],
+    start: int,
+    spans: list[tuple[int, int, int, torch.Tensor]],
+    decoder: Decoder,
+) -> ForwardContext:
+    """spans: first position and end in the chunk, which begins at `start`; the first of the image, its embeddings."""
+    if not spans:
         return context
-    indices = torch.cat([torch.arange(low, high) for low, high, _ in parts])
-    groups = np.array([(0, low, high) for low, high, _ in parts], dtype=np.int64) if grouped else None
-    return replace(context, images=ImageTokens(indices, torch.cat([vectors for _, _, vectors in parts]), groups))
+    places = [(p, p - low, v) for first, end, low, v in spans for p in range(first, end)]
+    places = [(p, index, v) for p, index, v in places if ids[p] == decoder.image_token_id]
+    indices = torch.tensor([p - start for p, _, _ in places])
+    embeddings = torch.stack([v[index] for _, index, v in places])
+    groups = np.array([(0, first - start, end - start) for first, end, _, _ in spans], dtype=np.int64)
+    return replace(context, images=ImageTokens(indices, embeddings, groups if decoder.bidirectional_images else None))
 
 
 # --- however its work is cut up ----------------------------------------------------------------------------------

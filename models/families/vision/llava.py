@@ -28,10 +28,9 @@ def projector(config: ConfigReader, tower: Tower, hidden: int) -> Shapes:
     layers = config.get("vision_feature_layer", -2)
     listed = layers if isinstance(layers, list) else [layers]
     most = tower.num_hidden_layers
-    for layer in listed:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not -most - 1 <= layer <= most:
-            raise config.error("vision_feature_layer", layers, f"a layer, or a list of layers, of {most}")
+    if not listed or not all(type(layer) is int and -most - 1 <= layer <= most for layer in listed):
+        raise config.error("vision_feature_layer", layers, f"a layer, or a list of layers, of {most}")
     bias = config.flag("multimodal_projector_bias", True)
     name = "multi_modal_projector"
-    inputs = tower.hidden_size * max(1, len(listed))
+    inputs = tower.hidden_size * len(listed)
     return linear(f"{name}.linear_1", hidden, inputs, bias) | linear(f"{name}.linear_2", hidden, hidden, bias)
