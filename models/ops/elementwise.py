@@ -26,8 +26,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, groups: i
     if weight is not None and _kernel_fits(wide):
         out = torch.empty_like(wide)
         size = x.shape[-1]
-        rows, normed = wide.view(-1, size).numpy(), out.view(-1, size).numpy()
-        cpu.kernels().rms_norm(rows, weight.numpy(), cpu.float32(eps), normed)
+        rows, normed_rows = wide.view(-1, size).numpy(), out.view(-1, size).numpy()
+        cpu.kernels().rms_norm(rows, weight.numpy(), cpu.float32(eps), normed_rows)
         return out.to(x.dtype)
     return F.rms_norm(wide, x.shape[-1:], weight, eps).to(x.dtype)
 

@@ -1,84 +1,21 @@
-"""Paged attention by Triton's kernels gives what plain torch gives, over mixed batches of odd lengths and sizes.
+"""Paged attention by Triton's kernels gives what plain torch gives, over mixed batches of odd lengths and sizes."""
 
-Blocks that no token of a row wrote, or that lie behind the window, hold NaN; block tables are shuffled.
-"""
-
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from hybrid.models.context import AttentionCache, BlockTables, ForwardContext, ImageTokens, Snapshots
-from hybrid.models.ops.attention import Scores
+from hybrid.models.context import AttentionCache, ImageTokens
 from hybrid.models.ops.dispatch import TorchOps
 from hybrid.models.ops.triton.attention import Tiling, TritonAttention
 from hybrid.models.ops.workspace import Workspace
 
+from .batches import Batch, Sizes, make
+
 SMALL = Tiling(block_m=16, block_n=16, min_split=1000, num_warps=4, num_stages=1)
 WIDE = replace(SMALL, block_m=32, block_n=32)
 SPLIT = replace(SMALL, min_split=16)
-NOTHING = np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    heads: int
-    kv_heads: int
-    head_size: int
-    block: int
-
-
-@dataclass(frozen=True)
-class Batch:
-    """counts[i] tokens of row i run, behind computed[i] earlier ones; rows of one token first."""
-
-    context: ForwardContext
-    kv: torch.Tensor
-    query: torch.Tensor
-    key_value: torch.Tensor
-
-    @property
-    def tables(self) -> BlockTables:
-        assert self.context.full is not None
-        return self.context.full
-
-
-def make(
-    sizes: Sizes, computed: list[int], counts: list[int], window: int | None, device: torch.device, dtype: torch.dtype
-) -> Batch:
-    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
-    before, lens = np.array(computed, dtype=np.int64), np.array(counts, dtype=np.int64)
-    block, width = sizes.block, max([*(before + lens), 1]) // sizes.block + 1
-    table = rng.permutation(len(lens) * width).reshape(len(lens), width)
-    starts = np.concatenate(([0], np.cumsum(lens)))
-    owner = np.repeat(np.arange(len(lens)), lens)
-    positions = np.arange(starts[-1]) + (before - starts[:-1])[owner]
-    tables = BlockTables(table, table[owner, positions // block] * block + positions % block, block)
-    kv = torch.full((table.size + 1, 2, sizes.kv_heads, block, sizes.head_size), float("nan"))
-    kv[-1] = 0
-    for row, length in enumerate(computed):
-        for position in range(0 if window is None else max(0, length - window + 1), length):
-            values = torch.randn(kv.shape[1:3] + kv.shape[4:], generator=generator)
-            kv[table[row, position // block], :, :, position % block] = values
-    # as layers pass them: queries, keys and values lie side by side
-    heads = torch.randn(len(owner), sizes.heads + 2 * sizes.kv_heads, sizes.head_size, generator=generator)
-    heads = heads.to(device, dtype)
-    context = ForwardContext(
-        token_ids=torch.zeros(len(owner), dtype=torch.int64, device=device),
-        positions=torch.from_numpy(positions).to(device),
-        query_start_loc=starts,
-        num_computed_tokens=before,
-        num_decodes=counts.count(1),
-        state_slots=np.arange(len(lens)),
-        full=tables,
-        window=tables,
-        snapshots=Snapshots(NOTHING, NOTHING, NOTHING),
-        images=None,
-        caches=(),
-    )
-    key_value = heads[:, sizes.heads :].view(len(owner), 2, sizes.kv_heads, sizes.head_size)
-    return Batch(context, kv.to(device, dtype), heads[:, : sizes.heads], key_value)
 
 
 def plan(
@@ -132,7 +69,7 @@ def test_mixed_batches(sizes: Sizes, window: int | None, device: torch.device) -
 def test_caps_and_sinks(
     softcap: float | None, sinks: bool, tiling: Tiling, window: int | None, device: torch.device
 ) -> None:
-    batch = make(Sizes(6, 2, 20, 8), *MIXED, window, device, torch.float32)
+    batch = make(Sizes(6, 2, 20, 8), [0, 40, 5, 30], [1, 1, 3, 12], window, device, torch.float32)
     compare(batch, window, (tiling, tiling), softcap, sinks)
 
 
@@ -193,23 +130,7 @@ def test_a_padded_token_writes_nothing(device: torch.device) -> None:
 @pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("tiling", [SMALL, SPLIT], ids=["whole", "split"])
 def test_tokens_of_an_image_see_each_other(window: int | None, tiling: Tiling, device: torch.device) -> None:
-    """Against a mask of all pairs: two images of one row, one of another, all whole."""
-    lens, images = [30, 12], [(0, 3, 20), (0, 22, 30), (1, 31, 40)]  # row, first flat token, end
-    batch = make(Sizes(4, 2, 16, 8), [0, 0], lens, window, device, torch.float32)
+    images = [(0, 0, 1), (2, 2, 19), (2, 22, 35), (3, 36, 45)]  # row, first flat token, end
+    batch = make(Sizes(4, 2, 16, 8), [7, 9, 5, 0], [1, 1, 33, 12], window, device, torch.float32)
     groups = ImageTokens(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 4), np.array(images))
-    batch = replace(batch, context=replace(batch.context, images=groups))
-    cache = AttentionCache(batch.kv)
-    result = plan(batch, cache, window, (tiling, tiling))(batch.query, batch.key_value, cache, 0.3, 3.0)
-    for begin, end in ((0, 30), (30, 42)):
-        at = torch.arange(begin, end, device=device)
-        visible = at[None] <= at[:, None]
-        for _, low, high in images:
-            inside = (at >= low) & (at < high)
-            visible |= inside[None] & inside[:, None]
-        if window is not None:
-            visible &= at[None] > at[:, None] - window
-        bias = torch.zeros(visible.shape, device=device).masked_fill_(~visible, float("-inf"))
-        queries = batch.query[begin:end].transpose(0, 1)
-        keys, values = batch.key_value[begin:end].repeat_interleave(2, dim=2).permute(1, 2, 0, 3)
-        expected = Scores(0.3, 3.0, None).attend(queries, keys, values, bias, None).transpose(0, 1)
-        torch.testing.assert_close(result[begin:end], expected, rtol=1e-5, atol=1e-5)
+    compare(replace(batch, context=replace(batch.context, images=groups)), window, (tiling, tiling), softcap=3.0)
