@@ -24,7 +24,7 @@ from hybrid.scheduler.scheduler import Scheduler
 from .checkpoints import find_checkpoint, recommended_sampling
 from .engine import Engine
 from .engine_args import EngineArgs
-from .engine_memory import gpu_pool_memory, pool_sizes
+from .engine_memory import bytes_by_pool, gpu_pool_memory, pool_sizes
 from .lora import build_store, lora_targets
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
 from .sampling_params import SamplingParams
@@ -34,12 +34,14 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`."""
+    """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`; pool_bytes: by the
+    pools' names."""
 
     engine: Engine
     processor: Processor
     sizes: PoolSizes
     generation_defaults: Mapping[str, Any]
+    pool_bytes: Mapping[str, int]
 
 
 def set_up(args: EngineArgs) -> Setup:
@@ -54,6 +56,7 @@ def set_up(args: EngineArgs) -> Setup:
     targets = lora_targets(model.lora_targets(), args.lora_target_modules) if args.uses_lora else {}
     adapters = build_store(args, targets) if args.uses_lora else None
     scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
+    unit_bytes = model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules)
     sizes = pool_sizes(
         args,
         scheduler_config,
@@ -61,7 +64,8 @@ def set_up(args: EngineArgs) -> Setup:
         loaded.decoder.max_positions,
         _memory(args, device),
         _room(device),
-        model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules),
+        unit_bytes,
+        None if device.type == "cpu" else machine_memory(),
     )
     scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
@@ -87,7 +91,7 @@ def set_up(args: EngineArgs) -> Setup:
         image_size=vision.image_size if vision is not None else None,
         num_image_tokens=vision.num_image_tokens if vision is not None else None,
     )
-    return Setup(engine, processor, sizes, generation_defaults)
+    return Setup(engine, processor, sizes, generation_defaults, bytes_by_pool(sizes, spec, unit_bytes))
 
 
 def _grammars(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: tuple[int, ...]) -> Grammars | None:
@@ -123,9 +127,9 @@ def _generation_defaults(checkpoint: Path) -> Mapping[str, Any]:
 
 
 def _room(device: torch.device) -> int:
-    """Bytes that there are at all: sizes given by name replace the computed ones whatever the memory."""
+    """Bytes that there are for pools at all: sizes given by name replace the computed ones whatever the memory."""
     if device.type == "cuda":
-        return min(machine_memory(), torch.cuda.get_device_properties(device).total_memory)
+        return torch.cuda.get_device_properties(device).total_memory
     return machine_memory()
 
 
