@@ -1,6 +1,6 @@
 """Engine set-up: EngineArgs -> the checkpoint read, pools sized, an engine and a processor that fit together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,11 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 @dataclass(frozen=True, slots=True)
 class Setup:
     """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`; pool_bytes: by the
-    pools' names."""
+    pools' names. new_engine: another one over the same runner; the two do not run at the same time."""
 
     engine: Engine
+    new_engine: Callable[[], Engine]
+    runner: ModelRunner
     processor: Processor
     sizes: PoolSizes
     generation_defaults: Mapping[str, Any]
@@ -67,18 +69,22 @@ def set_up(args: EngineArgs) -> Setup:
         unit_bytes,
         None if device.type == "cpu" else machine_memory(),
     )
-    scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
-    engine = Engine(
-        scheduler,
-        ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets),
-        tokenizer,
-        eos_token_ids,
-        scheduler_config.max_plans_in_flight,
-        args.enable_prefix_caching,
-        adapters,
-        _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids),
-    )
+    runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets)
+    grammars = _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids)
+
+    def new_engine() -> Engine:
+        return Engine(
+            Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching),
+            runner,
+            tokenizer,
+            eos_token_ids,
+            scheduler_config.max_plans_in_flight,
+            args.enable_prefix_caching,
+            adapters,
+            grammars,
+        )
+
     if args.num_threads is not None:
         torch.set_num_threads(args.num_threads)
     vision = model.vision
@@ -91,7 +97,15 @@ def set_up(args: EngineArgs) -> Setup:
         image_size=vision.image_size if vision is not None else None,
         num_image_tokens=vision.num_image_tokens if vision is not None else None,
     )
-    return Setup(engine, processor, sizes, generation_defaults, bytes_by_pool(sizes, spec, unit_bytes))
+    return Setup(
+        engine=new_engine(),
+        new_engine=new_engine,
+        runner=runner,
+        processor=processor,
+        sizes=sizes,
+        generation_defaults=generation_defaults,
+        pool_bytes=bytes_by_pool(sizes, spec, unit_bytes),
+    )
 
 
 def _grammars(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: tuple[int, ...]) -> Grammars | None:

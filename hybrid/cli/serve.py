@@ -54,6 +54,9 @@ def serve(
     shutdown_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds that running requests have left after SIGTERM or Ctrl-C.")
     ] = 30.0,
+    skip_server_warmup: Annotated[
+        bool, typer.Option("--skip-server-warmup", help="Listen at once; the first request then waits for kernels.")
+    ] = False,
     enable_lora: EnableLora = False,
     lora_modules: LoraModules = None,
     max_loras: MaxLoras = 4,
@@ -82,6 +85,7 @@ def serve(
     from hybrid.server.limits import RequestLimits
     from hybrid.server.media import MediaPolicy
     from hybrid.server.run import DrainingServer
+    from hybrid.warm_up import warm_up
 
     try:
         args = EngineArgs(
@@ -113,6 +117,8 @@ def serve(
         )
         print(f"loading {model}", file=sys.stderr, flush=True)
         setup = set_up(args)
+        if not skip_server_warmup:
+            warm_up(setup)
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None
