@@ -27,6 +27,19 @@ def gpu_pool_memory(free_bytes: int) -> int:
     return int(free_bytes * GPU_FRACTION)
 
 
+def usable_gpu_memory(free_bytes: int, total_bytes: int, gpu_memory_utilization: float | None) -> int:
+    """Of the free bytes of a GPU those that this engine may take. Raises ValueError where there are none."""
+    if gpu_memory_utilization is None:
+        return free_bytes
+    usable = free_bytes - total_bytes + int(total_bytes * gpu_memory_utilization)
+    if usable <= 0:
+        raise ValueError(
+            f"gpu_memory_utilization {gpu_memory_utilization} of {total_bytes:,} bytes leaves nothing for the pools: "
+            f"{total_bytes - free_bytes:,} are in use"
+        )
+    return usable
+
+
 def pool_sizes(
     args: EngineArgs,
     config: SchedulerConfig,

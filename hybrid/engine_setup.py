@@ -24,7 +24,7 @@ from hybrid.scheduler.scheduler import Scheduler
 from .checkpoints import find_checkpoint, recommended_sampling
 from .engine import Engine
 from .engine_args import EngineArgs
-from .engine_memory import bytes_by_pool, gpu_pool_memory, pool_sizes
+from .engine_memory import bytes_by_pool, gpu_pool_memory, pool_sizes, usable_gpu_memory
 from .lora import build_store, lora_targets
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
 from .sampling_params import SamplingParams
@@ -155,8 +155,8 @@ def _memory(args: EngineArgs, device: torch.device) -> int:
             raise ValueError(f"memory of {args.memory!r} is more than the {machine_memory():,} bytes of this machine")
         return size
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return gpu_pool_memory(free)
+        free, total = torch.cuda.mem_get_info(device)
+        return gpu_pool_memory(usable_gpu_memory(free, total, args.gpu_memory_utilization))
     return default_cpu_memory()
 
 

@@ -1,8 +1,10 @@
 """Sizes of all pools at start-up, for models of every kind and limits of any length."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from numpy.typing import NDArray
 
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_memory import pool_sizes, row_table_bytes
@@ -82,6 +84,6 @@ def test_table_bytes_are_those_of_the_tables() -> None:
     spec = ModelSpec((KINDS["both in one layer"],))
     sizes = pool_sizes(args, args.scheduler_config(0), spec, 4096, GIB // 4, room_bytes=GIB)
     mirror, memory = RowMirror(sizes), Memory(sizes, Kinds.of(spec), True)
-    tables = [mirror.token_ids, mirror.full_table, mirror.window_table]
+    tables: list[NDArray[Any]] = [mirror.token_ids, mirror.full_table, mirror.window_table]
     tables += [memory.table.token_ids, memory.table.full_table, memory.table.window_table]
     assert sum(table.nbytes for table in tables) == pytest.approx(row_table_bytes(sizes), rel=0.01)
