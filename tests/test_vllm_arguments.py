@@ -1,4 +1,4 @@
-"""What scripts written for vLLM pass: taken where it asks for what happens anyway, refused in one sentence otherwise."""
+"""What scripts written for vLLM pass: taken where it asks for what happens anyway, refused in a sentence otherwise."""
 
 from collections.abc import Sequence
 from typing import Any
