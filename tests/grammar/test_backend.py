@@ -108,8 +108,10 @@ def test_forced_calls_come_to_an_end(backend: LLGuidanceBackend, tokenizer: Toke
 
 def test_json_in_one_line(backend: LLGuidanceBackend, tokenizer: Tokenizer) -> None:
     value = {"a": [1, {"b": "x y"}, []], "c": None}
-    for given in ({"json_object": True}, {"json": True}):
-        params = StructuredOutputsParams(**given, disable_any_whitespace=True)
+    for params in (
+        StructuredOutputsParams(json_object=True, disable_any_whitespace=True),
+        StructuredOutputsParams(json={"type": "object"}, disable_any_whitespace=True),
+    ):
         assert accepts(backend, tokenizer, params, json.dumps(value))
         assert not accepts(backend, tokenizer, params, json.dumps(value, indent=1))
 
