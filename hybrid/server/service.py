@@ -76,13 +76,22 @@ class Service:
             Submission(request_id=name, prompt=prompt, params=params, priority=priority or 0, adapter=adapter)
             for name, prompt in zip(names, prompts, strict=True)
         ]
+        if self.adapters is None or adapter is None:
+            return await self._submit(submissions)
+        on_its_way = object()  # uses the adapter before there is a stream: unloading must not overtake it
+        self.adapters.begin(on_its_way, adapter)
         try:
-            stream = await self.engine.submit(submissions)
+            stream = await self._submit(submissions)
+            self.adapters.begin(stream, adapter)
+            return stream
+        finally:
+            self.adapters.end(on_its_way)
+
+    async def _submit(self, submissions: Sequence[Submission]) -> RequestStream:
+        try:
+            return await self.engine.submit(submissions)
         except ValueError as error:
             raise as_api_error(error) from None
-        if self.adapters is not None and adapter is not None:
-            self.adapters.begin(stream, adapter)
-        return stream
 
     def end(self, stream: RequestStream) -> None:
         """Mutates: nobody reads it any more; what of it still runs ends."""

@@ -4,12 +4,14 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from hybrid.checkpoints import find_checkpoint
+from hybrid.engine import Engine
 from hybrid.engine_args import EngineArgs
 from hybrid.models.loading import read_config
 from tests.server.serving import PATIENCE, Running, serving
@@ -95,6 +97,38 @@ def test_unloading_waits_for_those_that_use_it(server: Running, folder: Path) ->
         user.close()
         assert unloading.result(PATIENCE).status_code == 200
     server.wait_for(lambda stats: stats.num_running == 0)
+
+
+def test_unloading_waits_for_what_is_on_its_way(server: Running, folder: Path) -> None:
+    """The engine has taken a request, and the event loop does not know of it yet."""
+    server.http.post("/v1/load_lora_adapter", json={"lora_name": "early", "lora_path": str(folder)})
+    go, taken = Event(), Event()
+
+    def hold_up(engine: Engine) -> None:
+        taken.set()
+        assert go.wait(PATIENCE)
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(server.ask, hold_up)
+        assert taken.wait(PATIENCE)
+        user = pool.submit(server.http.post, "/v1/completions", json={"model": "early", "prompt": "Hello"})
+        while server.engine._commands.empty():
+            pass
+        unloading = pool.submit(server.http.post, "/v1/unload_lora_adapter", json={"lora_name": "early"})
+        while "early" in names(server):
+            pass
+        assert not unloading.done()
+        go.set()
+        assert user.result(PATIENCE).status_code == 400  # unloaded before the engine came to it
+        assert unloading.result(PATIENCE).status_code == 200
+
+
+def test_many_load_one_name(server: Running, folder: Path) -> None:
+    body = {"lora_name": "same", "lora_path": str(folder)}
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: server.http.post("/v1/load_lora_adapter", json=body), range(16)))
+    assert sorted(answer.status_code for answer in answers) == [200] + 15 * [400]
+    assert names(server).count("same") == 1
 
 
 def test_a_server_without_adapters_says_so() -> None:
