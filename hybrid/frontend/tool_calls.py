@@ -136,6 +136,8 @@ class ToolCallParser:
     def __init__(self, choice: ToolChoice) -> None:
         self._choice = choice
         self._held = ""  # text of which it is not known yet what it is
+        self._searched = 0  # characters of it at which no closing tag begins: a long call is searched once
+        self._first = ""  # character of the output that is no blank
         self._in_call = False
         self._started = False  # some content that is no blank went out
         self.num_calls = 0
@@ -145,6 +147,7 @@ class ToolCallParser:
         if self._choice.mode == "named":
             return self._named(text) if text else Parsed()
         self._held += text
+        self._first = self._first or text.lstrip()[:1]
         if self._choice.mode == "none":
             return Parsed(self._take_held())
         if self._choice.mode == "required" or self._may_be_bare():
@@ -161,10 +164,12 @@ class ToolCallParser:
                     break
                 content += self._content(before)
                 self._held, self._in_call = after, True
-            body, tag, after = self._held.partition(CLOSE)
-            if not tag:
+            end = self._held.find(CLOSE, self._searched)
+            if end < 0:
+                self._searched = max(0, len(self._held) - len(CLOSE) + 1)
                 break
-            self._held, self._in_call = after, False
+            body = self._held[:end]
+            self._held, self._in_call, self._searched = self._held[end + len(CLOSE) :], False, 0
             found = self._read_call(body)
             if found is None:  # what the model wrote there is no call of these tools: the user sees it
                 content += self._content(OPEN + body + CLOSE)
@@ -202,7 +207,7 @@ class ToolCallParser:
 
     def _may_be_bare(self) -> bool:
         """Whether all that came so far may be the beginning of a JSON object that is a call."""
-        return not self._started and self.num_calls == 0 and not self._in_call and self._held.lstrip()[:1] in ("", "{")
+        return not self._started and self.num_calls == 0 and not self._in_call and self._first in ("", "{")
 
     def _content(self, text: str) -> str:
         """Mutates. Blanks around calls are no content."""
