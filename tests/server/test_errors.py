@@ -167,3 +167,7 @@ def test_care(server: Running) -> None:
     assert set(server.http.get("/version").json()) == {"version"}
     assert b"hybrid:pool_units" in server.http.get("/metrics").content
     assert {pool["pool"] for pool in server.http.get("/v1/pools").json()["pools"]} == set(server.stats().ledgers)
+
+
+def test_a_value_without_end_is_not_repeated(server: Running) -> None:
+    assert len(refused(server, "/v1/completions", {**TEXT, "model": "x" * 100_000}, 404)["message"]) < 3000
