@@ -112,6 +112,8 @@ def serve(
             ),
             media=MediaPolicy(allowed_domains=allowed_media_domains or (), allowed_local_path=allowed_local_media_path),
         )
+        if both := sorted({*args.lora_modules} & {*(served_model_name or (model,))}):
+            raise ValueError(f"lora_modules: {both[0]!r} is the model itself")
         if port:
             _check_address(host, port)  # before minutes of loading
         print(f"loading {model}", file=sys.stderr, flush=True)

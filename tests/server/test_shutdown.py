@@ -61,7 +61,13 @@ def test_the_second_signal_ends_at_once() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("no-such-model-here",), ("--max-model-len", "1"), ("--max-num-seqs", "0"), ("--request-timeout", "-1")],
+    [
+        ("no-such-model-here",),
+        ("--max-model-len", "1"),
+        ("--max-num-seqs", "0"),
+        ("--request-timeout", "-1"),
+        ("--lora-modules", "tiny=here"),
+    ],
 )
 def test_wrong_arguments_are_one_sentence(arguments: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["serve", *arguments])
