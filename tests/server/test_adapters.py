@@ -99,9 +99,11 @@ def test_unloading_waits_for_those_that_use_it(server: Running, folder: Path) ->
     server.wait_for(lambda stats: stats.num_running == 0)
 
 
-def test_unloading_waits_for_what_is_on_its_way(server: Running, folder: Path) -> None:
-    """The engine has taken a request, and the event loop does not know of it yet."""
-    server.http.post("/v1/load_lora_adapter", json={"lora_name": "early", "lora_path": str(folder)})
+@pytest.mark.parametrize(("change", "status"), [("unload", 404), ("load", 200)])
+def test_a_change_overtakes_a_request(server: Running, folder: Path, change: str, status: int) -> None:
+    """Before the engine comes to it. Then nobody may use the old generation, nor believe that nobody does."""
+    body = {"lora_name": change, "lora_path": str(folder), "load_inplace": True}
+    server.http.post("/v1/load_lora_adapter", json=body)
     go, taken = Event(), Event()
 
     def hold_up(engine: Engine) -> None:
@@ -111,16 +113,19 @@ def test_unloading_waits_for_what_is_on_its_way(server: Running, folder: Path) -
     with ThreadPoolExecutor() as pool:
         pool.submit(server.ask, hold_up)
         assert taken.wait(PATIENCE)
-        user = pool.submit(server.http.post, "/v1/completions", json={"model": "early", "prompt": "Hello"})
+        user = pool.submit(server.http.post, "/v1/completions", json={"model": change, "prompt": "Hello"})
         while server.engine._commands.empty():
             pass
-        unloading = pool.submit(server.http.post, "/v1/unload_lora_adapter", json={"lora_name": "early"})
-        while "early" in names(server):
-            pass
-        assert not unloading.done()
+        changing = pool.submit(server.http.post, f"/v1/{change}_lora_adapter", json=body)
+        if change == "unload":
+            while change in names(server):
+                pass
+            assert not changing.done()
+        else:
+            assert changing.result(PATIENCE).status_code == 200
         go.set()
-        assert user.result(PATIENCE).status_code == 400  # unloaded before the engine came to it
-        assert unloading.result(PATIENCE).status_code == 200
+        assert user.result(PATIENCE).status_code == status
+        assert changing.result(PATIENCE).status_code == 200
 
 
 def test_many_load_one_name(server: Running, folder: Path) -> None:
