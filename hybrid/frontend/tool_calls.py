@@ -5,6 +5,7 @@ does, as the JSON object alone ("parameters" for "arguments"). A forced call is 
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -219,7 +220,7 @@ class ToolCallParser:
     def _read_bare(self, text: str) -> tuple[ToolCall, ...]:
         """The calls that `text` is as a whole: one JSON object, or a list of them; () if it is something else."""
         try:
-            value = json.loads(text)
+            value = _loads(text)
         except (ValueError, RecursionError):
             return ()
         values = value if isinstance(value, list) else [value]
@@ -230,7 +231,7 @@ class ToolCallParser:
     def _read_call(self, body: str) -> tuple[ToolCall, ...] | None:
         """Mutates `num_calls`. None for what is no call, () for one more than there may be."""
         try:
-            value = json.loads(body)
+            value = _loads(body)
         except (ValueError, RecursionError):
             return None
         if not self._is_call(value):
@@ -246,6 +247,18 @@ class ToolCallParser:
         """Mutates `num_calls`."""
         self.num_calls += 1
         return ToolCall(f"call_{uuid4().hex[:24]}", name, arguments)
+
+
+def _loads(text: str) -> Any:
+    """JSON, without the numbers that Python reads and JSON does not have. Raises ValueError and RecursionError."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number in JSON")
+    return value
 
 
 def _arguments(call: Mapping[str, Any]) -> str:

@@ -5,10 +5,13 @@ ended. Loading under a name that is in use needs no waiting: running requests ke
 """
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from hybrid.adapters.registry import Adapter
 from hybrid.adapters.store import AdapterStore
+
+LOADERS = 2  # threads of their own: who loads slowly must not hold up who reads a picture
 
 
 class Adapters:
@@ -17,6 +20,7 @@ class Adapters:
     def __init__(self, store: AdapterStore) -> None:
         self.store = store
         self._users: dict[object, int] = {}  # -> the generation
+        self._loaders = ThreadPoolExecutor(LOADERS, "load-adapter")
         self._left = asyncio.Event()  # set when some request ended
 
     def find(self, name: str) -> Adapter | None:
@@ -43,7 +47,8 @@ class Adapters:
     async def load(self, name: str, path: str, replace: bool) -> Adapter:
         """Mutates: `name` stands for the adapter in this folder, which has been read. replace: an older one of this
         name may go; it stays where this one is refused. Raises ValueError."""
-        return await asyncio.to_thread(self.store.load_and_wait, name, path, replace=replace)
+        loading = self._loaders.submit(self.store.load_and_wait, name, path, replace=replace)
+        return await asyncio.wrap_future(loading)
 
     async def unload(self, name: str) -> None:
         """Mutates: nobody finds it from now on; returns when nobody uses it. Raises ValueError: it is not loaded."""

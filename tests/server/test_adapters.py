@@ -1,15 +1,19 @@
 """Adapters over HTTP: loaded, listed, asked by name, unloaded while somebody uses them."""
 
+import base64
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
+import httpx
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from hybrid.adapters.checkpoint import AdapterCheckpoint
+from hybrid.adapters.weights import AdapterWeights
 from hybrid.checkpoints import find_checkpoint
 from hybrid.engine import Engine
 from hybrid.engine_args import EngineArgs
@@ -126,6 +130,37 @@ def test_a_change_overtakes_a_request(server: Running, folder: Path, change: str
         go.set()
         assert user.result(PATIENCE).status_code == status
         assert changing.result(PATIENCE).status_code == 200
+
+
+def test_slow_loads_hold_up_no_pictures(server: Running, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = Event()
+    read = AdapterCheckpoint.read
+
+    def later(checkpoint: AdapterCheckpoint) -> AdapterWeights:
+        assert go.wait(PATIENCE)
+        return read(checkpoint)
+
+    monkeypatch.setattr(AdapterCheckpoint, "read", later)
+    picture = base64.b64encode(Path("examples/pictures/digit.png").read_bytes()).decode()
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
+    chat = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 2}
+    many = 40  # more than any event loop has threads for
+    limits = httpx.Limits(max_connections=many)
+    with ThreadPoolExecutor(many) as pool, httpx.Client(base_url=server.url, timeout=PATIENCE, limits=limits) as client:
+        bodies = [{"lora_name": f"slow{i}", "lora_path": str(folder)} for i in range(many)]
+        loading = [pool.submit(client.post, "/v1/load_lora_adapter", json=body) for body in bodies]
+        while len(server.ask(pending)) < 2:
+            pass
+        assert server.http.post("/v1/chat/completions", json=chat).status_code == 200
+        assert not any(one.done() for one in loading)
+        go.set()
+        assert [one.result(PATIENCE).status_code for one in loading] == [200] * many
+
+
+def pending(engine: Engine) -> list[int]:
+    """Generations that are being loaded."""
+    assert engine.adapters is not None
+    return [lora_id for lora_id, generation in engine.adapters._generations.items() if generation.weights is None]
 
 
 def test_many_load_one_name(server: Running, folder: Path) -> None:
