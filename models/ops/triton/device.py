@@ -25,7 +25,7 @@ def check(device: torch.device) -> None:
     """ValueError where kernels cannot run."""
     if device.type != "cuda" and not interpreted():
         raise ValueError(
-            f"HYBRID_OPS=triton on {device.type!r}: outside CUDA, Triton's kernels run in its interpreter only, with "
+            f"HYBRID_OPS='triton' on {device.type!r}: outside CUDA, Triton's kernels run in its interpreter only, with "
             "TRITON_INTERPRET=1 set before triton is imported"
         )
 
