@@ -44,7 +44,8 @@ def shared_memory(device: torch.device) -> int:
     """Bytes that a program may have."""
     if device.type != "cuda":
         return LEAST_SHARED_MEMORY
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", LEAST_SHARED_MEMORY))  # ROCm does not say
 
 
 def product_dtype(dtype: torch.dtype) -> Any:
