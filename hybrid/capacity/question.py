@@ -91,6 +91,11 @@ class Question:
         return self.model.vision.num_image_tokens if self.model.vision is not None else 0
 
     @property
+    def max_image_tokens(self) -> int:
+        """Of the largest image that the model takes."""
+        return self.model.vision.num_image_tokens if self.model.vision is not None else 0
+
+    @property
     def total_tokens(self) -> int:
         """Of a request at its full length."""
         return self.context + self.images * self.image_tokens + self.output

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .hardware import CPU, HARDWARE
-from .planning import Split, plan
+from .planning import plan
 from .question import Question
+from .split import Split
 
 MIB = 2**20
 MAX_DEVICES = 64
