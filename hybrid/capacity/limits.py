@@ -34,6 +34,15 @@ class Limits:
     shortages: tuple[Shortage, ...]
     binding_pool: str
 
+    def __str__(self) -> str:
+        """One line, as a starting engine prints it."""
+        pools = (("full attention", self.pools.full), ("sliding window", self.pools.window))
+        pools += (("recurrent state", self.pools.state), ("encoder", self.pools.encoder), ("LoRA", self.pools.lora))
+        return (
+            f"maximum concurrency for {self.need.max_total_tokens:,} tokens per request: {self.concurrency:,}; the "
+            f"{self.binding_pool} pool binds; bytes: {', '.join(f'{pool} {size:,}' for pool, size in pools if size)}"
+        )
+
     def limits_document(self) -> dict[str, Any]:
         """Integers and strings, under the keys that `hybrid plan --json` has."""
         return {
