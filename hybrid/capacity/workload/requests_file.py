@@ -40,8 +40,10 @@ class _Reader:
         after = self._sessions.get(session, -1) if session is not None else -1
         wanted, other = ("time", "think") if after < 0 else ("think", "time")
         if other in fields:
-            kind = "the first turn of a session, or one without a session, has a time" if after < 0 else (
-                f"a later turn of session {shown(session)} has think, the seconds since the answer before it"
+            kind = (
+                "the first turn of a session, or one without a session, has a time"
+                if after < 0
+                else (f"a later turn of session {shown(session)} has think, the seconds since the answer before it")
             )
             raise ValueError(f"{kind}, not {other}, got {shown(fields[other])}")
         if after < 0 and "time" not in fields:

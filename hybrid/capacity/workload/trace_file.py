@@ -43,7 +43,7 @@ def read_lines(path: Path, take: Callable[[str], None]) -> None:
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         total = path.stat().st_size if path.is_file() else None
         packed = file.peek(len(GZIP)).startswith(GZIP)
         stream = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
