@@ -1,5 +1,6 @@
 """A plan as a JSON document: integer bytes, and formulas as strings."""
 
+from dataclasses import asdict
 from typing import Any
 
 from .planning import Plan
@@ -16,9 +17,13 @@ def document(made: Plan) -> dict[str, Any]:
             "context": question.context,
             "output": question.output,
             "images": question.images,
+            "image_size": question.image_size,
+            "image_tokens": question.image_tokens,
             "shared_prefix": question.shared_prefix,
             "total_tokens": question.total_tokens,
         },
+        "traffic": None if question.traffic is None else question.traffic.document(),
+        "expected": None if made.expected is None else asdict(made.expected),
         "hardware": None
         if hardware is None
         else {

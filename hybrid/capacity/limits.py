@@ -36,11 +36,17 @@ class Limits:
 
     def __str__(self) -> str:
         """One line, as a starting engine prints it."""
-        pools = (("full attention", self.pools.full), ("sliding window", self.pools.window))
-        pools += (("recurrent state", self.pools.state), ("encoder", self.pools.encoder), ("LoRA", self.pools.lora))
+        pools = {
+            "full attention": self.pools.full,
+            "sliding window": self.pools.window,
+            "recurrent state": self.pools.state,
+            "encoder": self.pools.encoder,
+            "LoRA": self.pools.lora,
+        }
+        size = ", ".join(f"{pool} {size:,}" for pool, size in pools.items() if size)
         return (
-            f"maximum concurrency for {self.need.max_total_tokens:,} tokens per request: {self.concurrency:,}; the "
-            f"{self.binding_pool} pool binds; bytes: {', '.join(f'{pool} {size:,}' for pool, size in pools if size)}"
+            f"maximum concurrency for {self.need.max_total_tokens:,} tokens per request: {self.concurrency:,}; "
+            f"the {self.binding_pool} pool binds; bytes: {size}"
         )
 
     def limits_document(self) -> dict[str, Any]:

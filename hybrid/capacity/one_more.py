@@ -75,10 +75,8 @@ def _first(need: Need, shared_tokens: int) -> NewRequest:
 def _next(need: Need, shared_tokens: int) -> NewRequest:
     prompt = np.full(need.max_total_tokens - 1, OWN + 1, dtype=np.int32)
     prompt[:shared_tokens] = SHARED
-    end, images = len(prompt), []
-    for index, tokens in enumerate(need.image_tokens):
-        end -= tokens
-        images.insert(0, ImageInput(f"image {index}", end, tokens))
+    starts = len(prompt) - np.cumsum(need.image_tokens[::-1])[::-1].astype(np.int64)
+    images = [ImageInput(f"image at {start}", start, n) for start, n in zip(starts.tolist(), need.image_tokens)]
     adapter = Adapter("adapter", 1, need.lora_rank) if need.lora_rank else None
     return NewRequest("next", prompt, max_tokens=1, images=tuple(images), adapter=adapter)
 

@@ -10,6 +10,7 @@ from hybrid.engine_args import EngineArgs
 from hybrid.pools.sizing import PoolSizes, blocks_for, concurrency, lora_units
 
 from .limits import Limits, limits
+from .mix import Expected, Mix
 from .model_file import activation_bytes, num_parameters
 from .question import NothingFitsError, Question
 from .split import Split
@@ -24,6 +25,7 @@ class Plan(Limits):
     parameters: of the whole model. request_bytes: of one decoding request at its full length, in blocks, without what
     all share; its LoRA bytes are an adapter's. chunk_bytes: admission's extra. shared_bytes: of the common beginning.
     image_bytes: of one image, in the encoder pool and as tokens in the attention pools. activations_bytes: an estimate.
+    expected: where requests are of many lengths, how many of them; `concurrency` is of those of the longest.
     marginal: requests more for a GiB more, by pool that gets it alone, and under "all", where it is split at best.
     """
 
@@ -37,7 +39,8 @@ class Plan(Limits):
     shared_bytes: int
     adapter_bytes: int
     image_bytes: int
-    marginal: Mapping[str, int]
+    expected: Expected | None
+    marginal: Mapping[str, float]
 
     def flags(self) -> str:
         """The engine arguments that give exactly these sizes; "" where the engine cannot be told (see `what_if`)."""
@@ -56,33 +59,30 @@ def plan(question: Question) -> Plan:
     """Raises NothingFitsError where not even one request fits, ValueError for an impossible question."""
     split = Split(question)
     memory = question.budget()
-    count = split.concurrency(memory)
-    if count == 0:
+    mix = split.mix(question)
+    wanted = split.best(split.concurrency(memory), memory) if mix is None else split.best_for(mix, memory)
+    if wanted is None:
         raise NothingFitsError(
             f"no request of {question.total_tokens} tokens fits into {memory:,} bytes; "
             f"{split.bytes(1).total:,} would hold one"
         )
-    wanted = split.best(count, memory)
     args = replace(
         split.args,
-        max_num_seqs=count,
+        max_num_seqs=wanted.num_rows,
         num_full_blocks=wanted.num_full_blocks,
         num_window_blocks=wanted.num_window_blocks,
         num_state_slots=wanted.num_state_slots,
     )
     sizes = split.engine_sizes(args, memory)
-    # Rows cost no memory of the device: they bind only where they cannot be more.
-    rows = split.most_seqs
     asked = limits(
         split.spec,
-        replace(sizes, num_rows=rows),
+        sizes if mix is not None else replace(sizes, num_rows=split.most_seqs),  # rows bind where they cannot be more
         split.config,
         split.need,
         split.lora_bytes_per_unit,
         split.least_chunk,
         split.shared_prefix,
     )
-    assert asked.concurrency == count, f"{count} requests were planned, the pools hold {asked.concurrency}"
     spec, block = split.spec, question.block_size
     token_bytes = spec.full_bytes_per_token + spec.window_bytes_per_token
     embedding_bytes = spec.encoder.bytes_per_token if spec.encoder is not None else 0
@@ -93,32 +93,40 @@ def plan(question: Question) -> Plan:
         question=question,
         parameters=num_parameters(question.model),
         weights_bytes=question.weights_bytes(),
-        activations_bytes=activation_bytes(question.share(), split.batched, count, question.computed_dtype),
+        activations_bytes=activation_bytes(question.share(), split.batched, sizes.num_rows, question.computed_dtype),
         memory_bytes=memory,
         args=args,
         chunk_bytes=blocks_for(split.batched, block) * block * spec.window_bytes_per_token,
         shared_bytes=shared * block * spec.full_bytes_per_token,
         adapter_bytes=lora_units(question.rank) * split.lora_bytes_per_unit,
         image_bytes=question.image_tokens * (embedding_bytes + token_bytes),
-        marginal=_marginal(split, asked.sizes, count, memory),
+        expected=None if mix is None else mix.expected(sizes, split.least_chunk),
+        marginal=_marginal(split, mix, asked.sizes, memory),
     )
 
 
-def _marginal(split: Split, sizes: PoolSizes, count: int, memory: int) -> dict[str, int]:
-    """sizes: with as many rows as there may be."""
+def _marginal(split: Split, mix: Mix | None, sizes: PoolSizes, memory: int) -> dict[str, float]:
+    """Of the requests that were planned for: all of one length, or a mix. sizes: with as many rows as there may be."""
+
+    def count(pools: PoolSizes) -> float:
+        if mix is not None:
+            return mix.expected(pools, split.least_chunk).concurrency
+        return concurrency(split.need, pools, split.kinds, split.least_chunk, split.shared_prefix)
+
     spec, block = split.spec, sizes.block_size
-    bigger: dict[str, PoolSizes] = {}
-    if split.kinds.full:
-        more = GIB // (block * spec.full_bytes_per_token)
-        bigger["full attention"] = replace(sizes, num_full_blocks=sizes.num_full_blocks + more)
-    if split.kinds.window:
-        more = GIB // (block * spec.window_bytes_per_token)
-        bigger["sliding window"] = replace(sizes, num_window_blocks=sizes.num_window_blocks + more)
-    if split.kinds.state:
-        bigger["recurrent state"] = replace(
-            sizes, num_state_slots=sizes.num_state_slots + GIB // spec.state_bytes_per_slot
-        )
-    return {
-        pool: concurrency(split.need, more_of, split.kinds, split.least_chunk, split.shared_prefix) - count
-        for pool, more_of in bigger.items()
-    } | {"all": split.concurrency(memory + GIB) - count}
+    units = {
+        "full attention": ("num_full_blocks", block * spec.full_bytes_per_token),
+        "sliding window": ("num_window_blocks", block * spec.window_bytes_per_token),
+        "recurrent state": ("num_state_slots", spec.state_bytes_per_slot),
+    }
+    now = count(sizes)
+    more = {
+        pool: count(replace(sizes, **{name: getattr(sizes, name) + GIB // size})) - now
+        for pool, (name, size) in units.items()
+        if size
+    }
+    if mix is None:
+        return more | {"all": split.concurrency(memory + GIB) - now}
+    best = split.best_for(mix, memory + GIB)
+    assert best is not None, "what fits, fits into more"
+    return more | {"all": count(best) - now}

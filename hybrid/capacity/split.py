@@ -2,13 +2,26 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_memory import pool_sizes
-from hybrid.pools.sizing import Kinds, MemoryBytes, Need, PoolSizes, default_encoder_tokens, pool_bytes, sizes_for
+from hybrid.pools.sizing import (
+    Kinds,
+    MemoryBytes,
+    Need,
+    PoolSizes,
+    blocks_for,
+    default_encoder_tokens,
+    pool_bytes,
+    sizes_for,
+)
 
+from .mix import Mix
 from .question import Question
 
 MIN_CHUNK_SHARE = 4  # the window pool keeps room for at least a quarter of the token budget; chunks shrink to it
+DEVIATIONS = (0.0, 0.5, 1.0, 2.0)  # of what the windows of requests of many lengths take: as much more is tried
 HOST_ROOM = 2**62  # tables of rows are checked when the engine starts, on the machine where it does
 
 
@@ -59,8 +72,45 @@ class Split:
             low, high = (middle, high) if self.bytes(middle).total <= memory_bytes else (low, middle)
         return low
 
-    def best(self, num_seqs: int, memory_bytes: int) -> PoolSizes:
-        """The pools for `num_seqs` requests, with as much room for chunks as memory leaves."""
+    def best_for(self, mix: Mix, memory_bytes: int) -> PoolSizes | None:
+        """The pools that run most of `mix` at once, and the longest of its requests alone; None: not even that."""
+        candidates: list[PoolSizes] = []
+        for deviations in DEVIATIONS if self.kinds.window else (0.0,):
+            for num_seqs in range(1, self.most_seqs + 1):
+                sizes = self._mixed(mix, num_seqs, deviations, memory_bytes)
+                if sizes is None:
+                    break
+                candidates.append(sizes)
+        if not candidates:
+            return None
+        full, window, seqs = (
+            np.array([getattr(sizes, name) for sizes in candidates])
+            for name in ("num_full_blocks", "num_window_blocks", "num_rows")
+        )
+        chunk = blocks_for(self.least_chunk, self.shape.block_size) if self.kinds.window else 0
+        return candidates[int(np.argmax(mix.concurrency(full, window - chunk, seqs)))]
+
+    def _mixed(self, mix: Mix, num_seqs: int, deviations: float, memory_bytes: int) -> PoolSizes | None:
+        """States for so many requests, windows for so many of mixed lengths, and what is left for full attention."""
+        longest, states = self.sizes(1, self.least_chunk), self.sizes(num_seqs, self.least_chunk)
+        chunk = blocks_for(self.least_chunk, self.shape.block_size)
+        windows = max(longest.num_window_blocks, mix.window_blocks(num_seqs, deviations) + chunk)
+        sizes = replace(states, num_full_blocks=0, num_window_blocks=windows if self.kinds.window else 0)
+        left = memory_bytes - self.bytes_of(sizes).total
+        block_bytes = self.spec.full_bytes_per_token * self.shape.block_size
+        blocks = left // block_bytes if self.kinds.full else 0
+        return replace(sizes, num_full_blocks=blocks) if left >= 0 and blocks >= longest.num_full_blocks else None
+
+    def mix(self, question: Question) -> Mix | None:
+        """Of the question's traffic; None: all requests are of one length."""
+        if question.traffic is None:
+            return None
+        return Mix(question.traffic, self.shape, self.kinds, self.batched, self.most_seqs, self.shared_prefix)
+
+    def best(self, num_seqs: int, memory_bytes: int) -> PoolSizes | None:
+        """The pools for `num_seqs` requests, with as much room for chunks as memory leaves; None: for none."""
+        if num_seqs == 0:
+            return None
         chunks = range(self.batched, self.least_chunk, -self.shape.block_size)
         fitting = (c for c in chunks if self.bytes(num_seqs, c).total <= memory_bytes)
         return self.sizes(num_seqs, next(fitting, self.least_chunk))
