@@ -23,7 +23,7 @@ def ask(
     model: Model,
     context: str,
     output: str,
-    max_tokens: int | None,
+    max_tokens: str | None,
     images: int,
     image_size: tuple[int, int] | None,
     shared_prefix: int,
@@ -32,12 +32,15 @@ def ask(
     """context, output: numbers of tokens, or distributions of them (see `traffic`). max_tokens: that requests permit;
     None: as many as their answers have. others: of Question."""
     others |= {"model": model, "images": images, "image_size": image_size, "shared_prefix": shared_prefix}
-    if max_tokens is not None and max_tokens < 1:
-        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    if max_tokens is None and ":" not in context + output:
+    permitted = None if max_tokens is None else parse_tokens("max_tokens", max_tokens)
+    if permitted == 0:
+        raise ValueError("max_tokens must be at least 1, got 0")
+    if permitted is None and ":" not in context + output:
         return Question(context=parse_tokens("context", context), output=parse_tokens("output", output), **others)
     extra = max(0, images) * image_tokens(model, image_size)
-    traffic = parse_traffic(context, output, extra, max(0, shared_prefix), max_tokens)
+    if extra > model.decoder.max_positions:
+        raise ValueError(f"images {images}: {extra:,} tokens exceed the model's limit of {model.decoder.max_positions}")
+    traffic = parse_traffic(context, output, extra, max(0, shared_prefix), permitted)
     traffic = traffic.within(model.decoder.max_positions)
     longest = int(traffic.prompts.max()) - extra
     return Question(context=longest, output=int(traffic.outputs.max()), traffic=traffic, **others)

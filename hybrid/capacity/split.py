@@ -22,6 +22,7 @@ from .question import Question
 
 MIN_CHUNK_SHARE = 4  # the window pool keeps room for at least a quarter of the token budget; chunks shrink to it
 DEVIATIONS = (0.0, 0.5, 1.0, 2.0)  # of what the windows of requests of many lengths take: as much more is tried
+MOST_MIXED = 2**13  # requests of many lengths at once
 HOST_ROOM = 2**62  # tables of rows are checked when the engine starts, on the machine where it does
 
 
@@ -33,15 +34,15 @@ class Split:
         self.spec = question.spec()
         self.args = question.engine_args()
         self.lora_bytes_per_unit = question.lora_bytes_per_unit()
-        self.need = Need(
-            question.total_tokens, (question.image_tokens,) * question.images, question.rank if question.adapters else 0
-        )
         self.kinds = Kinds.of(self.spec)
         self.shared_prefix = question.shared_prefix
         self.config = self.args.scheduler_config(question.max_image_tokens)
         self._positions = question.model.decoder.max_positions
         # What the engine makes of these arguments for one request says the rest: lookahead, window, LoRA units.
         self.shape = self.engine_sizes(replace(self.args, memory=None), HOST_ROOM)
+        self.need = Need(
+            question.total_tokens, (question.image_tokens,) * question.images, question.rank if question.adapters else 0
+        )
         self.batched = question.max_num_batched_tokens
         self.least_chunk = -(-self.batched // MIN_CHUNK_SHARE)
         self.most_seqs = min(question.max_num_seqs or self.batched, self.batched)  # a step has a token for each
@@ -76,7 +77,7 @@ class Split:
         """The pools that run most of `mix` at once, and the longest of its requests alone; None: not even that."""
         candidates: list[PoolSizes] = []
         for deviations in DEVIATIONS if self.kinds.window else (0.0,):
-            for num_seqs in range(1, self.most_seqs + 1):
+            for num_seqs in range(1, min(self.most_seqs, MOST_MIXED) + 1):
                 sizes = self._mixed(mix, num_seqs, deviations, memory_bytes)
                 if sizes is None:
                     break
@@ -105,7 +106,8 @@ class Split:
         """Of the question's traffic; None: all requests are of one length."""
         if question.traffic is None:
             return None
-        return Mix(question.traffic, self.shape, self.kinds, self.batched, self.most_seqs, self.shared_prefix)
+        most = min(self.most_seqs, MOST_MIXED)
+        return Mix(question.traffic, self.shape, self.kinds, self.batched, most, self.shared_prefix)
 
     def best(self, num_seqs: int, memory_bytes: int) -> PoolSizes | None:
         """The pools for `num_seqs` requests, with as much room for chunks as memory leaves; None: for none."""

@@ -27,7 +27,7 @@ def plan(
     ] = "8k",
     output: Annotated[str, typer.Option(help="Tokens of an answer, in the same ways.")] = "512",
     max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of an answer that requests permit. Default: as many as it has.")
+        str | None, typer.Option(help="Tokens of an answer that requests permit. Default: as many as it has.")
     ] = None,
     images: Annotated[int, typer.Option(help="Of a prompt; their tokens come on top of --context.")] = 0,
     image_size: Annotated[str | None, typer.Option(help="Pixels of each image, such as 1024x768.")] = None,

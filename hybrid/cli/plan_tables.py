@@ -49,14 +49,8 @@ def show(made: Plan) -> None:
             per_gib = f"{GIB / each:,.2f}" if each else ""
             more = f"+{made.marginal[name]:{number}}" if name in made.marginal else ""
             table.add_row(name, units, f"{size:,}", f"{each:,}", per_gib, more)
-    table.add_row(
-        "all",
-        "",
-        f"{pools.total:,}",
-        f"{one.total:,}",
-        f"{GIB / one.total:,.2f}" if one.total else "",
-        f"+{made.marginal['all']:{number}}",
-    )
+    per_gib = f"{GIB / one.total:,.2f}" if one.total else ""
+    table.add_row("all", "", f"{pools.total:,}", f"{one.total:,}", per_gib, f"+{made.marginal['all']:{number}}")
     console.print(table)
     if made.expected is not None and question.traffic is not None:
         say(f"{made.expected.concurrency:,.1f} requests at once on average; {_binds(made.expected.binding_pool)}")

@@ -17,11 +17,11 @@ from hybrid.scheduler.scheduler import Scheduler
 
 from .questions import GIB, question, running
 
-# name, GiB, median prompt and answer: one bound by states, two by full attention, one by windows of many lengths, one
+# name, GiB, median prompt and answer: two bound by states, one by full attention, one by windows of many lengths, one
 # of prompts so long and answers so short that a step's tokens bind.
 MIXES = [
     ("granite-4.0-h-tiny", 1.8, 300, 120, "recurrent state"),
-    ("Jamba-v0.1", 0.8, 600, 120, "full attention"),
+    ("Jamba-v0.1", 0.8, 600, 120, "recurrent state"),
     ("Llama-3.1-8B", 4.0, 400, 150, "full attention"),
     ("Mistral-7B-v0.1", 3.0, 400, 150, "sliding window"),
     ("Llama-3.1-8B", 9.0, 1200, 9, TOKEN_BUDGET),
