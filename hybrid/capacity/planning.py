@@ -9,9 +9,10 @@ from dataclasses import dataclass, fields, replace
 from hybrid.engine_args import EngineArgs
 from hybrid.pools.sizing import PoolSizes, blocks_for, concurrency, lora_units
 
+from .activations import activation_bytes
 from .limits import Limits, limits
 from .mix import Expected, Mix
-from .model_file import activation_bytes, num_parameters
+from .model_file import num_parameters
 from .question import NothingFitsError, Question
 from .split import Split
 
