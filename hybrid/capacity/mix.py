@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybrid.pools.ledger import Ints
 from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for
@@ -72,12 +73,11 @@ class Mix:
         pools = ((self._full, full - self._kept), (self._window, window - self._kept_windows))
         return np.array([[np.searchsorted(draw, blocks, "right") for draw in taken] for taken, blocks in pools])
 
-    def concurrency(self, full: Ints, window: Ints, num_seqs: Ints) -> Ints:
-        """Mean requests at once for values of the pools: blocks of full attention and of windows without those for
-        chunks, and requests for which there are rows and states. [number of values]"""
-        at_once = np.minimum(self.numbers(full, window).min(axis=0), num_seqs)
-        mean: Ints = np.minimum(at_once, self._budget).mean(axis=0)
-        return mean
+    def concurrency(self, full: Ints, window: Ints, num_seqs: Ints) -> NDArray[np.float64]:
+        """Mean requests that memory holds at once, for values of the pools: blocks of full attention, of windows but
+        for chunks, and requests for which there are rows and states. [number of values]"""
+        held: NDArray[np.float64] = np.minimum(self.numbers(full, window).min(axis=0), num_seqs).mean(axis=0)
+        return held
 
     def expected(self, sizes: PoolSizes, chunk_tokens: int) -> Expected:
         """In pools of these sizes, so many tokens of prefill in flight beside the windows."""
