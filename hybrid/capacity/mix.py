@@ -6,14 +6,13 @@ is among those. Knows lengths and pools; no bytes, no model.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.pools.ledger import Ints
-from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for
-from hybrid.pools.window import window_quota
+from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, life_units
 from hybrid.scheduler.reservation import MAX_RATIO, MIN_RATIO
 
 from .traffic import Traffic
@@ -37,10 +36,18 @@ class Mix:
     """Draws of requests that run at once, in the order in which they were admitted."""
 
     def __init__(
-        self, traffic: Traffic, shape: PoolSizes, kinds: Kinds, batched: int, most: int, shared_tokens: int = 0
+        self,
+        traffic: Traffic,
+        need: Need,
+        shape: PoolSizes,
+        kinds: Kinds,
+        batched: int,
+        most: int,
+        shared_tokens: int = 0,
     ) -> None:
-        """shape: its facts; no capacities are read. batched: tokens per step. most: requests at once. shared_tokens:
-        with which all begin; no prompt may be shorter."""
+        """need: of the longest; what is in it beside the length counts for all. shape: its facts; no capacities are
+        read. batched: tokens per step. most: requests at once. shared_tokens: with which all begin; no prompt may be
+        shorter."""
         block, self._kinds = shape.block_size, kinds
         own = traffic.prompts - shared_tokens
         life = traffic.outputs + own / batched  # steps
@@ -59,7 +66,7 @@ class Mix:
         self._full = ((-(-reached // block) - shared) * kinds.full).cumsum(axis=1)
         self._used = ((-(-known // block) - shared) * kinds.full).cumsum(axis=1)
         totals, numbers = np.unique(traffic.prompts + traffic.permitted, return_inverse=True)
-        quotas = [window_quota(shape.sliding_window, block, shape.lookahead, int(t)) * kinds.window for t in totals]
+        quotas = [life_units(replace(need, max_total_tokens=int(t)), shape, kinds).window for t in totals]
         self._window = np.array(quotas, dtype=np.int64)[numbers][who].cumsum(axis=1)
         self._kept_windows = min(quotas[-1], beginning)
 

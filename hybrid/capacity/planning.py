@@ -100,7 +100,7 @@ def plan(question: Question) -> Plan:
         chunk_bytes=blocks_for(split.batched, block) * block * spec.window_bytes_per_token,
         shared_bytes=shared * block * spec.full_bytes_per_token,
         adapter_bytes=lora_units(question.rank) * split.lora_bytes_per_unit,
-        image_bytes=question.image_tokens * (embedding_bytes + token_bytes),
+        image_bytes=split.image_entry * embedding_bytes + question.image_tokens * token_bytes,
         expected=None if mix is None else mix.expected(sizes, split.least_chunk),
         marginal=_marginal(split, mix, asked.sizes, memory),
     )

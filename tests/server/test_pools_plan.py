@@ -1,6 +1,7 @@
 """/v1/pools speaks of the engine's pools as `hybrid plan --json` does."""
 
 import json
+from typing import Any
 
 from typer.testing import CliRunner
 
@@ -28,7 +29,7 @@ def test_an_engine_made_as_planned_shows_the_plan() -> None:
     names = ("memory", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
     names += ("num_full_blocks", "num_window_blocks", "num_state_slots")
     words = made["flags"].split()
-    given = {name: int(words[words.index("--" + name.replace("_", "-")) + 1]) for name in names}
+    given: dict[str, Any] = {name: int(words[words.index("--" + name.replace("_", "-")) + 1]) for name in names}
     with serving(EngineArgs(model="tiny", num_threads=1, dtype="float32", **given)) as server:
         body = server.http.get("/v1/pools").json()
     shown = body["plan"]
