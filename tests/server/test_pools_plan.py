@@ -27,9 +27,11 @@ def test_an_engine_made_as_planned_shows_the_plan() -> None:
     ]
     made = json.loads(CliRunner().invoke(app, [*question, "--json"]).stdout)
     names = ("memory", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
-    names += ("num_full_blocks", "num_window_blocks", "num_state_slots")
+    split = ("num_full_blocks", "num_window_blocks", "num_state_slots")
     words = made["flags"].split()
-    given: dict[str, Any] = {name: int(words[words.index("--" + name.replace("_", "-")) + 1]) for name in names}
+    given: dict[str, Any] = {
+        name: int(words[words.index("--" + name.replace("_", "-")) + 1]) for name in (*names, *split)
+    }
     with serving(EngineArgs(model="tiny", num_threads=1, dtype="float32", **given)) as server:
         body = server.http.get("/v1/pools").json()
     shown = body["plan"]
