@@ -66,11 +66,12 @@ class ToolChoice:
         return {**(others or {}), **({"tools": list(self.rendered)} if self.rendered else {})}
 
     def structured_outputs(self) -> StructuredOutputsParams | None:
-        """What forces the call: a named tool's arguments, or for "required" a list of one call or more, of exactly
-        one where they may not be parallel. Raises ValueError for parameters that are no JSON schema."""
+        """What forces the call: a named tool's arguments, or for "required" a list of one call or more, of exactly one
+        where they may not be parallel. In one line: a small model may spend its tokens on indenting. Raises ValueError
+        for parameters that are no JSON schema."""
         if self.mode == "named":
             [tool] = (tool for tool in self.tools if tool.name == self.name)
-            return StructuredOutputsParams(json=tool.parameters)
+            return StructuredOutputsParams(json=tool.parameters, disable_any_whitespace=True)
         if self.mode != "required":
             return None
         names = {f"tool{i}": tool for i, tool in enumerate(self.tools)}
@@ -89,7 +90,7 @@ class ToolChoice:
             schema["$defs"] = {name: _moved(tool.parameters, f"#/$defs/{name}") for name, tool in names.items()}
         except RecursionError:
             raise ValueError("the parameters of the tools are nested too deep") from None
-        return StructuredOutputsParams(json=schema)
+        return StructuredOutputsParams(json=schema, disable_any_whitespace=True)
 
     def parser(self) -> "ToolCallParser":
         """For one sequence of this chat's output."""

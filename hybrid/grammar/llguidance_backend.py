@@ -33,6 +33,13 @@ _JSON_OPTIONS: JsonCompileOptions = {
     "coerce_one_of": False,
     "whitespace_pattern": r" |\n {0,40}|\n\t{0,10}",
 }
+_ONE_LINE: JsonCompileOptions = {
+    "lenient": False,
+    "coerce_one_of": False,
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
 
 
 class LLGuidanceBackend:
@@ -141,7 +148,8 @@ def _source(params: StructuredOutputsParams) -> str:
     if schema == "false":
         raise ValueError("the JSON schema false allows nothing")
     if schema is not None:  # true is no object, to which options could be applied
-        return LLMatcher.grammar_from_json_schema("{}" if schema == "true" else schema, overrides=_JSON_OPTIONS)
+        options = _ONE_LINE if params.disable_any_whitespace else _JSON_OPTIONS
+        return LLMatcher.grammar_from_json_schema("{}" if schema == "true" else schema, overrides=options)
     if params.regex is not None:
         return LLMatcher.grammar_from_regex(params.regex)
     if params.choice is not None:
