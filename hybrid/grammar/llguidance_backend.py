@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_GRAMMAR_BYTES = 128 * 1024
 MAX_ERROR_CHARACTERS = 300
 _DRAWING = re.compile(r"\s*(\d+ \|.*|\^*)\s*")
+_NOTHING = "NoExtensionBias"  # the engine's word for a grammar without a first token
 _EBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # Lark writes a single colon
 # Neither keywords nor what oneOf excludes may count for nothing. Blank space is what indenting needs, and no more: a
 # model could go on with it until it has no tokens left.
@@ -185,7 +186,10 @@ def _is_unicode(text: str) -> bool:
 
 
 def _one_line(message: str) -> str:
-    """An error without the drawings under it."""
+    """An error without the drawings under it, and without what the parser tells its authors."""
+    message = message.partition("<state>")[0]
+    if message.strip() == _NOTHING:
+        return "the grammar allows no text at all"
     lines = [line.strip() for line in message.splitlines() if not _DRAWING.fullmatch(line)]
     text = " ".join(lines)
     return text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[: MAX_ERROR_CHARACTERS - 3]}..."

@@ -270,6 +270,8 @@ def test_a_property_may_have_any_name(backend: LLGuidanceBackend) -> None:
         (StructuredOutputsParams(grammar="root ::= ("), "EBNF"),
         (StructuredOutputsParams(grammar="root ::= other"), "other"),
         (StructuredOutputsParams(json="false"), "allows nothing"),
+        (StructuredOutputsParams(regex=r"[^\s\S]"), r"\Athe grammar allows no text at all\Z"),
+        (StructuredOutputsParams(json={"$ref": "#"}), r"\Athe grammar allows no text at all\Z"),
         (StructuredOutputsParams(regex="a\0"), "character"),
         (StructuredOutputsParams(choice=["\ud800"]), "character"),
         (StructuredOutputsParams(regex="a" * (MAX_GRAMMAR_BYTES + 1)), f"{MAX_GRAMMAR_BYTES:,} bytes"),
