@@ -1,0 +1,105 @@
+"""Fitting: the coefficients of `Calibrated` from measured steps. Pure arithmetic; measures nothing.
+
+Errors count relative to what was measured, so that a step of a millisecond is fitted as well as one of a second.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .calibration import OVERHEADS, TERMS, WINDOW_TERMS, Calibrated, Curve, Machine, Residual, amounts, interpolation
+from .non_negative import non_negative_least_squares
+from .step_work import StepWork
+from .tally import Tally, Window
+
+CURVE_SIZES = tuple(2**power for power in range(16))
+OUTLIERS = 3.0  # intervals of the engine this many times as long as fitted were something else: they do not count
+PASSES = 3
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One step and how long it took; `kind` is what residuals are told by. Seconds of several runs: their median."""
+
+    work: StepWork
+    seconds: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What was fitted of the runner."""
+
+    tokens: Curve
+    logits: Curve
+    terms: dict[str, float]
+    attention: tuple[dict[str, float], ...]
+
+
+def fit_execution(measured: Sequence[Measured], windows: tuple[Window, ...]) -> Execution:
+    """Raises ValueError where no step has a token, or none samples."""
+    works = [entry.work for entry in measured]
+    tallies = [Tally.of(work, windows) for work in works]
+    seconds = np.array([entry.seconds for entry in measured])
+    token_sizes = _sizes([tally.num_tokens for tally in tallies], "tokens")
+    logit_sizes = _sizes([work.num_sampled for work in works], "sampled rows")
+    parts = [
+        _hats(token_sizes, [tally.num_tokens for tally in tallies]),
+        _hats(logit_sizes, [work.num_sampled for work in works]),
+        np.array([amounts(work, tally) for work, tally in zip(works, tallies)], dtype=np.float64),
+    ]
+    solved = non_negative_least_squares(np.hstack(parts) / seconds[:, None], np.ones(len(seconds)))
+    tokens, logits, terms = np.split(solved, np.cumsum([len(token_sizes), len(logit_sizes)]))
+    own, attention = terms[: len(TERMS)], terms[len(TERMS) :].reshape(len(windows), len(WINDOW_TERMS))
+    return Execution(
+        Curve(token_sizes, tuple(tokens.tolist())),
+        Curve(logit_sizes, tuple(logits.tolist())),
+        dict(zip(TERMS, own.tolist())),
+        tuple(dict(zip(WINDOW_TERMS, row.tolist())) for row in attention),
+    )
+
+
+def fit_overhead(works: Sequence[StepWork], seconds: Sequence[float]) -> dict[str, float]:
+    """seconds: of an engine's steps beside their execution, each at least 0 but for noise."""
+    matrix = np.array([(1.0, work.num_sampled, work.new_rows) for work in works])
+    target = np.array(seconds)
+    kept = np.ones(len(target), dtype=np.bool_)
+    solved = np.zeros(len(OVERHEADS))
+    for _ in range(PASSES):
+        solved = non_negative_least_squares(matrix[kept], target[kept])
+        expected = matrix @ solved
+        off = np.abs(target - expected)
+        kept = off <= OUTLIERS * max(float(np.median(off)), 1e-6) + 0.5 * expected
+    return dict(zip(OVERHEADS, solved.tolist()))
+
+
+def residuals(calibrated: Calibrated, measured: Sequence[Measured]) -> dict[str, Residual]:
+    """By kind of step."""
+    off: dict[str, list[float]] = {}
+    for entry in measured:
+        off.setdefault(entry.kind, []).append(abs(calibrated.execution(entry.work) / entry.seconds - 1))
+    return {
+        kind: Residual(len(values), *(round(float(np.percentile(values, p)), 4) for p in (50, 95)))
+        for kind, values in off.items()
+    }
+
+
+def _sizes(found: Sequence[int], what: str) -> tuple[int, ...]:
+    """Points of a curve: those powers of two that were measured, and the largest."""
+    there = {size for size in found if size > 0}
+    if not there:
+        raise ValueError(f"no step with {what} was measured")
+    return tuple(sorted({size for size in CURVE_SIZES if size in there} | {max(there)}))
+
+
+def _hats(sizes: tuple[int, ...], found: Sequence[int]) -> Floats:
+    """[len(found), len(sizes)]: the share of each point of a curve in its value at each size found."""
+    matrix = np.zeros((len(found), len(sizes)))
+    for row, size in enumerate(found):
+        for index, weight in interpolation(sizes, size) if size else ():
+            matrix[row, index] = weight
+    return matrix
