@@ -74,6 +74,8 @@ class Workload(Sequence[Arrival]):
             offset += segment.length
             if is_end:
                 hints.append(offset)
+        if hints and hints[-1] == offset:
+            hints.pop()  # the end of the prompt is no branch within it
         adapter, after = int(self.adapter[index]), int(self.after[index])
         return Arrival(
             time=float(self.times[index]),
@@ -97,9 +99,12 @@ class Workload(Sequence[Arrival]):
 
     def scaled(self, rate: float) -> "Workload":
         """The same requests at another mean rate: times stretched. What passes between an answer and the next turn is
-        a person's time and stays. Raises ValueError for a rate that is none, and where all requests come at once."""
+        a person's time and stays. One request or session stays as it is. Raises ValueError for a rate that is none, and
+        where several requests come at once."""
         if not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"a rate must be a positive number of requests per second, got {rate}")
+        if np.count_nonzero(self.after < 0) == 1:
+            return self
         if math.isinf(self.mean_rate):
             raise ValueError(f"all requests of {self.name} come at once: there is no rate to change to {rate}")
         stretched = np.where(self.after < 0, self.times * (self.mean_rate / rate), self.times)
@@ -122,6 +127,14 @@ class Workload(Sequence[Arrival]):
             lengths=self.lengths[:segments],
             ends_message=self.ends_message[:segments],
         )
+
+    @cached_property
+    def sessions(self) -> NDArray[np.int64]:
+        """Of each request the index of the first turn, its own where it follows none. [n]"""
+        roots = np.arange(len(self))
+        for index in np.flatnonzero(self.after >= 0).tolist():
+            roots[index] = roots[self.after[index]]
+        return roots
 
     @cached_property
     def prompt_lengths(self) -> NDArray[np.int64]:
