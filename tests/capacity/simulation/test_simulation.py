@@ -53,15 +53,19 @@ def test_an_idle_engine_starts_at_once() -> None:
     assert records.ttft.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
-def test_one_server_with_fixed_times_waits_like_m_d_1(load: float) -> None:
-    """One row and one token: service times are constant. Mean wait of M/D/1: load / (2 (1 - load)) services. Arrivals
-    are noticed between two steps, and a step is a whole service, so nothing else is added."""
-    service = 0.1
-    model = engine(Linear(service), num_rows=1, enable_prefix_caching=False)
-    outcome = simulate(model, workload(poisson(8_000, load / service), 8, 1))
-    assert outcome.records.queue.mean() == pytest.approx(service * load / (2 * (1 - load)), rel=0.06)
-    assert outcome.totals.busy / outcome.totals.time == pytest.approx(load, rel=0.02)
+@pytest.mark.parametrize("load", [0.5, 0.9])
+def test_one_server_with_fixed_times(load: float) -> None:
+    """One row and one token make a single server with constant service times (M/D/1), where each arrival waits for what
+    the one before it waited and was served, less the time between the two (Lindley 1952). On average that is
+    load / (2 (1 - load)) services."""
+    times, service = poisson(3000, load / 0.1), 0.1
+    outcome = simulate(engine(Linear(service), num_rows=1, enable_prefix_caching=False), workload(times, 8, 1))
+    expected = [0.0]
+    for gap in np.diff(times):
+        expected.append(max(0.0, expected[-1] + service - gap))
+    assert outcome.records.queue == pytest.approx(expected)
+    assert outcome.records.queue.mean() == pytest.approx(service * load / (2 * (1 - load)), rel=0.3)
+    assert outcome.totals.busy / outcome.totals.time == pytest.approx(load, rel=0.05)
 
 
 def test_saturated_decoding_is_as_fast_as_its_steps() -> None:
@@ -238,7 +242,8 @@ def test_token_times_are_those_of_the_real_engine(in_flight: int) -> None:
             times[update.request_id] += [runner.now] * len(update.token_ids)
             if update.finish_reason is not None:
                 assert update.num_cached_tokens == outcome.records.cached[int(update.request_id)]
-    assert outcome.totals.retractions == scheduler.stats().retractions > 0
+    assert outcome.totals.retractions == scheduler.stats().retractions
+    assert outcome.totals.retractions > 0 or in_flight > 1  # with results in flight rows wait instead
     assert outcome.totals.hit_tokens == scheduler.stats().hit_tokens > 0
     for index in range(80):
         assert times[str(index)][0] == outcome.records.first[index]
