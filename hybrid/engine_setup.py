@@ -1,6 +1,6 @@
 """Engine set-up: EngineArgs -> the checkpoint read, pools sized, an engine and a processor that fit together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hybrid.runner.model_runner import ModelRunner
 from hybrid.scheduler.scheduler import Scheduler
 
 from .checkpoints import find_checkpoint, recommended_sampling
-from .engine import Engine
+from .engine import Engine, Runner
 from .engine_args import EngineArgs
 from .engine_memory import gpu_pool_memory, pool_sizes
 from .lora import build_store, lora_targets
@@ -42,8 +42,11 @@ class Setup:
     generation_defaults: Mapping[str, Any]
 
 
-def set_up(args: EngineArgs) -> Setup:
-    """Read the checkpoint and allocate everything. Raises ValueError for a wrong one or too little memory."""
+def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runner: runner) -> Setup:
+    """Read the checkpoint and allocate everything. Raises ValueError for a wrong one or too little memory.
+
+    wrap: puts something around the runner that watches it.
+    """
     checkpoint = find_checkpoint(args.model)
     read_config(checkpoint)  # first of all: what is wrong with it says most, and costs nothing
     device = _device(args.device)
@@ -67,7 +70,7 @@ def set_up(args: EngineArgs) -> Setup:
     eos_token_ids = _eos_token_ids(model, generation_defaults)
     engine = Engine(
         scheduler,
-        ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets),
+        wrap(ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets)),
         tokenizer,
         eos_token_ids,
         scheduler_config.max_plans_in_flight,

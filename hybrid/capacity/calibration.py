@@ -72,12 +72,13 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """Where and with what was measured. threads: of torch."""
+class Conditions:
+    """Where, with what and when was measured. threads: of torch. temperature: of the draws; 0: no draws."""
 
-    name: str
+    machine: str
     device: str
     threads: int
+    temperature: float
     date: str
 
 
@@ -93,7 +94,7 @@ class Calibrated:
     model: str
     fingerprint: str
     dtype: str
-    machine: Machine
+    conditions: Conditions
     tokens: Curve
     logits: Curve
     terms: Mapping[str, float]
@@ -154,7 +155,7 @@ class Calibrated:
     def to_json(self) -> str:
         """What `from_json` reads."""
         entries = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.init}
-        entries |= {name: asdict(entries[name]) for name in ("machine", "tokens", "logits")}
+        entries |= {name: asdict(entries[name]) for name in ("conditions", "tokens", "logits")}
         entries["residuals"] = {kind: asdict(residual) for kind, residual in self.residuals.items()}
         entries["attention"] = [dict(entry) for entry in self.attention]
         return json.dumps({"version": VERSION} | entries, indent=2) + "\n"
@@ -170,7 +171,7 @@ class Calibrated:
             for name in ("tokens", "logits"):
                 curve = data[name]
                 data[name] = Curve(tuple(map(int, curve["sizes"])), tuple(map(float, curve["seconds"])))
-            data["machine"] = Machine(**data["machine"])
+            data["conditions"] = Conditions(**data["conditions"])
             data["windows"] = tuple(None if window is None else int(window) for window in data["windows"])
             data["attention"] = tuple(data["attention"])
             data["residuals"] = {kind: Residual(**entry) for kind, entry in data["residuals"].items()}

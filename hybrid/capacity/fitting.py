@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .calibration import OVERHEADS, TERMS, WINDOW_TERMS, Calibrated, Curve, Machine, Residual, amounts, interpolation
+from .calibration import OVERHEADS, TERMS, WINDOW_TERMS, Calibrated, Curve, Residual, amounts, interpolation
 from .non_negative import non_negative_least_squares
 from .step_work import StepWork
 from .tally import Tally, Window

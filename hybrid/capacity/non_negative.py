@@ -1,4 +1,4 @@
-"""Non-negative least squares, by Lawson and Hanson's active-set method (Solving Least Squares Problems, 1974, ch. 23)."""
+"""Non-negative least squares, by the active-set method of Lawson and Hanson (1974)."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,0 +1,131 @@
+"""Plans of calibration: a shape as StepPlans whose rows own blocks and slots that nobody has written in earnest.
+
+What a step takes does not depend on values, so rows begin anywhere in their context without having computed it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybrid.pools.ledger import EMPTY, Ints
+from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for
+from hybrid.scheduler.plan import BlockDelta, EncodeImage, NewRow, Snapshot, StepPlan
+
+from .shapes import Row, Shape, window_blocks
+
+NO_DELTA = BlockDelta(EMPTY, EMPTY, EMPTY)
+NO_PAIRS: Ints = np.zeros((0, 2), dtype=np.int64)
+
+
+def request_id(row: int) -> str:
+    """Of the request that owns the row in every plan made here; it brings images `image_hash(0)` and so on."""
+    return f"calibration-{row}"
+
+
+def image_hash(index: int) -> str:
+    return f"image-{index}"
+
+
+class Plans:
+    """Makes plans, with step ids that grow."""
+
+    def __init__(self, sizes: PoolSizes, kinds: Kinds, vocab_size: int, image_tokens: int = 0) -> None:
+        self._sizes = sizes
+        self._kinds = kinds
+        self._vocab_size = vocab_size
+        self._image_tokens = image_tokens
+        self._random = np.random.default_rng(0)
+        self._step_id = 0
+
+    def enter(self, shape: Shape) -> StepPlan:
+        """Rows and their block tables; computes nothing. It goes before `step` of the same shape."""
+        new_rows = []
+        for index, row in enumerate(shape.rows):
+            known = row.computed + row.num_tokens
+            new_rows.append(
+                NewRow(
+                    row=index,
+                    request_id=request_id(index),
+                    token_ids=self._random.integers(0, self._vocab_size, known, dtype=np.int32),
+                    num_prompt_tokens=known,
+                    num_computed_tokens=row.computed,
+                    state_slot=index if self._kinds.state else 0,
+                    lora_id=0,
+                )
+            )
+        full = _own_blocks(shape.rows, self._sizes, None) if self._kinds.full else NO_DELTA
+        window = _own_blocks(shape.rows, self._sizes, self._sizes.sliding_window) if self._kinds.window else NO_DELTA
+        return self._plan(tuple(new_rows), (), full, window)
+
+    def step(self, shape: Shape) -> StepPlan:
+        """The step itself; may be repeated."""
+        rows, sizes = len(shape.rows), self._sizes
+        last = shape.rows[-1]
+        snapshots = tuple(
+            Snapshot(rows - 1, last.computed + (index + 1) * last.num_tokens // shape.snapshots, rows + index)
+            for index in range(shape.snapshots)
+        )
+        images = tuple(
+            EncodeImage(image_hash(index), request_id(0), np.arange(self._image_tokens) + index * self._image_tokens)
+            for index in range(shape.images)
+        )
+        copies = {
+            "full_copies": _pairs(shape.block_copies, sizes.num_full_blocks if self._kinds.full else 0),
+            "window_copies": _pairs(shape.block_copies, sizes.num_window_blocks if self._kinds.window else 0),
+            "state_copies": _pairs(shape.state_copies, sizes.num_state_slots if self._kinds.state else 0),
+        }
+        return self._plan((), shape.rows, snapshots=snapshots, encode=images, **copies)
+
+    def _plan(
+        self,
+        new_rows: tuple[NewRow, ...],
+        rows: Sequence[Row],
+        full: BlockDelta = NO_DELTA,
+        window: BlockDelta = NO_DELTA,
+        snapshots: tuple[Snapshot, ...] = (),
+        encode: tuple[EncodeImage, ...] = (),
+        full_copies: Ints = NO_PAIRS,
+        window_copies: Ints = NO_PAIRS,
+        state_copies: Ints = NO_PAIRS,
+    ) -> StepPlan:
+        self._step_id += 1
+        return StepPlan(
+            step_id=self._step_id,
+            new_rows=new_rows,
+            rows=np.arange(len(rows)),
+            num_computed_tokens=np.array([row.computed for row in rows], dtype=np.int64),
+            num_scheduled_tokens=np.array([row.num_tokens for row in rows], dtype=np.int64),
+            samples=np.array([row.samples for row in rows], dtype=np.bool_),
+            num_draft_tokens=np.zeros(len(rows), dtype=np.int64),
+            draft_token_ids=np.zeros(0, dtype=np.int32),
+            needs_grammar=np.zeros(len(rows), dtype=np.bool_),
+            full_blocks=full,
+            window_blocks=window,
+            full_copies=full_copies,
+            window_copies=window_copies,
+            state_copies=state_copies,
+            snapshots=snapshots,
+            load_adapters=(),
+            encode=encode,
+            image_spans=(),
+        )
+
+
+def _own_blocks(rows: Sequence[Row], sizes: PoolSizes, window: int | None) -> BlockDelta:
+    """Block tables from block 0 of the pool on, row after row; window: only what the row still sees."""
+    owners, indices, begin = [], [], 0
+    for index, row in enumerate(rows):
+        end = blocks_for(row.computed + row.num_tokens, sizes.block_size)
+        count = end if window is None else window_blocks(row, sizes)
+        owners.append(np.full(count, index, dtype=np.int64))
+        indices.append(np.arange(end - count, end))
+        begin += count
+    return BlockDelta(np.concatenate(owners), np.concatenate(indices), np.arange(begin))
+
+
+def _pairs(count: int, units: int) -> Ints:
+    """Copies between the last units of a pool: the last but one of each pair is read."""
+    if count == 0 or units < 2:
+        return NO_PAIRS
+    destination = units - 1 - np.arange(min(count, units - 1))
+    return np.stack((np.zeros(len(destination), dtype=np.int64), destination), axis=1)
