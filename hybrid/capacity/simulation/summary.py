@@ -10,6 +10,7 @@ from .outcome import Outcome
 from .records import Fate
 from .simulation import ATTAINMENT
 from .targets import Targets
+from .timeline import Timeline
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -44,7 +45,7 @@ class Occupancy:
     cached: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Summary:
     """Of the requests that were sent after the warm-up.
 
@@ -87,6 +88,7 @@ class Summary:
     occupancy: Mapping[str, Occupancy]
     stopped: str
     error: str
+    timeline: Timeline
 
     @property
     def attained(self) -> bool:
@@ -145,4 +147,5 @@ def summarise(outcome: Outcome, rate: float, targets: Targets) -> Summary:
         else {},
         stopped=outcome.stopped,
         error=records.error,
+        timeline=timeline,
     )
