@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import complain
+from .simulate import PANEL, SimulateOptions
+from .simulate import simulate as _simulate
 
 if TYPE_CHECKING:
     from hybrid.capacity.planning import Plan
@@ -40,6 +42,42 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the sweep into this file, such as plan.png.")] = None,
     compare: Annotated[list[str] | None, typer.Option(help="Another model; may be given several times.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Integer bytes and formulas instead of a table.")] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Serve a workload with what is planned.", rich_help_panel=PANEL)
+    ] = False,
+    rate: Annotated[
+        str | None,
+        typer.Option(help="Requests per second, such as 8; of 1..50 the highest that meets --slo.", rich_help_panel=PANEL),
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(help="What 95 % must meet: ttft=2s,itl=50ms,tpot=40ms,e2e=30s.", rich_help_panel=PANEL),
+    ] = None,
+    workload: Annotated[
+        str,
+        typer.Option(help="poisson, steady, bursts:cv=3, chat:turns=5, azure:FILE, ...", rich_help_panel=PANEL),
+    ] = "poisson",
+    duration: Annotated[
+        str | None, typer.Option(help="Requests arrive for so long, such as 10m. Default: 2m.", rich_help_panel=PANEL)
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(help="So many requests instead of a duration.", rich_help_panel=PANEL)
+    ] = None,
+    warmup: Annotated[
+        str | None, typer.Option(help="What arrives so early is not measured, such as 30s.", rich_help_panel=PANEL)
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Of all requests. Default: as many as each will generate.", rich_help_panel=PANEL),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.", rich_help_panel=PANEL)] = 0,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare settings: policy=fcfs,lpm; several make combinations.", rich_help_panel=PANEL),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Step times from hybrid plan calibrate.", rich_help_panel=PANEL)
+    ] = None,
 ) -> None:
     """How many requests of one shape fit, and how to split the memory for them."""
     from hybrid.capacity.hardware import find_hardware
@@ -53,18 +91,19 @@ def plan(
             raise ValueError("give --gpu or --memory")
         if gpu is None and (bandwidth is not None or flops is not None):
             raise ValueError("--bandwidth and --flops change a --gpu; give one, such as cpu")
-        if plot is not None and sweep is None:
+        if plot is not None and sweep is None and not simulate:
             raise ValueError("--plot draws a --sweep; give one, such as context=1k..128k")
-        questions = [
-            Question(
+
+        def ask(name: str, context: int, output: int) -> Question:
+            return Question(
                 name=name,
                 model=open_model(name),
                 quant_method=quant_method(name),
                 memory_bytes=None if memory is None else parse_memory(memory),
                 hardware=None if gpu is None else find_hardware(gpu, bandwidth=bandwidth, flops=flops),
                 tp=tp,
-                context=parse_tokens("context", context),
-                output=parse_tokens("output", output),
+                context=context,
+                output=output,
                 images=images,
                 shared_prefix=parse_tokens("shared_prefix", shared_prefix),
                 adapters=adapters,
@@ -77,8 +116,32 @@ def plan(
                 max_num_seqs=max_num_seqs,
                 block_size=block_size,
             )
-            for name in (model, *(compare or ()))
-        ]
+
+        if simulate:
+            if compare or sweep is not None:
+                raise ValueError("--simulate takes one model and no --sweep; compare settings with --vary")
+            _simulate(
+                ask(model, parse_tokens("shared_prefix", shared_prefix) + 1, 1),
+                context,
+                output,
+                SimulateOptions(
+                    workload=workload,
+                    rate=rate,
+                    slo=slo,
+                    duration=duration,
+                    requests=requests,
+                    warmup=warmup,
+                    max_tokens=max_tokens,
+                    seed=seed,
+                    vary=vary,
+                    calibration=calibration,
+                    plot=plot,
+                    as_json=as_json,
+                ),
+            )
+            return
+        tokens = parse_tokens("context", context), parse_tokens("output", output)
+        questions = [ask(name, *tokens) for name in (model, *(compare or ()))]
         if sweep is None:
             _answer(questions, as_json)
         else:

@@ -17,7 +17,7 @@ from .settings import Setting, engine_model
 from .simulation import Conditions, simulate
 from .summary import Summary, summarise
 
-Progress = Callable[[float], None]
+Progress = Callable[[str, float], Callable[[float], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ class Study:
         if self.rates is not None and self.rates[0] < self.rates[1] and not self.conditions.targets:
             raise ValueError("a range of rates is searched for what meets targets; give --slo, such as ttft=2s,itl=50ms")
 
-    def case(self, setting: Setting, progress: Callable[[float], Progress]) -> Case:
-        """progress: given the rate of a simulation that begins, what to tell its time. Simulates."""
+    def case(self, setting: Setting, progress: Progress = lambda what, seconds: lambda now: None) -> Case:
+        """Simulates. progress: given what begins and the seconds in which requests will arrive, what to tell the time
+        of the simulation."""
         try:
             engine = engine_model(self.question, setting, self.step_time, self.workload)
         except ValueError as error:
@@ -65,7 +66,9 @@ class Study:
 
         def run(rate: float) -> Summary:
             traffic = self.workload if self.rates is None else self.workload.scaled(rate)
-            outcome = simulate(engine, traffic, self.conditions, progress(rate))
+            seconds = min(self.conditions.duration, float(traffic.times[traffic.after < 0][-1]))
+            told = progress(f"{setting.text}, {rate:.3g} requests/s", seconds)
+            outcome = simulate(engine, traffic, self.conditions, told)
             return summarise(outcome, rate, self.conditions.targets)
 
         low, high = self.rates or (self.workload.mean_rate,) * 2
