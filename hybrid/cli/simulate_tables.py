@@ -10,6 +10,7 @@ from hybrid.capacity.simulation.simulation import ATTAINMENT
 from hybrid.capacity.simulation.study import Case, Study, best
 from hybrid.capacity.simulation.summary import PERCENTILES, Spread, Summary
 
+WIDTH = 160  # of the table of settings, so that a row is a line
 PERCENT = f"{ATTAINMENT:.0%}"
 
 
@@ -44,7 +45,7 @@ def show(study: Study, cases: Sequence[Case]) -> None:
     _say(_about(study))
     if len(cases) > 1:
         _compare(cases, chosen)
-        _say(f"best: {case.setting.text}")
+        _say(f"best: {case.setting}")
     _goodput(study, case)
     shown = case.shown
     assert shown is not None
@@ -132,18 +133,19 @@ def _figures(summary: Summary) -> None:
 
 def _compare(cases: Sequence[Case], chosen: int) -> None:
     searched = any(case.goodput is not None and len(case.goodput.curve) > 1 for case in cases)
-    table = _table("", "goodput" if searched else "rate", "met", "TTFT p95", "ITL p95", "e2e p95", "tokens/s out")
-    for column in ("hits", "retracted"):
-        table.add_column(column, justify="right")
+    figures = ("met", "TTFT p95", "ITL p95", "e2e p95", "tokens/s out", "hits", "retracted")
+    table = _table("", *cases[0].setting.words, *(("goodput",) if searched else ()), *figures)
     for index, case in enumerate(cases):
-        shown, mark = case.shown, "* " if index == chosen else "  "
-        if shown is None or case.goodput is None:
-            table.add_row(mark + case.setting.text, "impossible")
+        shown, goodput = case.shown, case.goodput
+        row = ["best" if index == chosen else "", *case.setting.words.values()]
+        if shown is None or goodput is None:
+            table.add_row(*row, "none")
             continue
-        rate = f"{shown.rate:.3g}" if not searched or case.goodput.best is not None else f"< {shown.rate:.3g}"
+        if searched:
+            sign = "< " if goodput.best is None else ">= " if goodput.at_least else ""
+            row.append(f"{sign}{shown.rate:.3g}")
         table.add_row(
-            mark + case.setting.text,
-            f">= {rate}" if searched and case.goodput.at_least else rate,
+            *row,
             _share(shown.attainment),
             _time(shown.ttft.p95),
             _time(shown.itl.p95),
@@ -152,4 +154,6 @@ def _compare(cases: Sequence[Case], chosen: int) -> None:
             _share(shown.hit_rate),
             f"{shown.retractions:,}",
         )
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    console.print(table)

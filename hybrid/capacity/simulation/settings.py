@@ -40,27 +40,35 @@ MOST = 64  # combinations
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Values by name; `text` as the user wrote them. Nothing: the engine as planned."""
+    """Values by name; `words`: name and value as the user wrote them. Nothing: the engine as planned."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    text: str = "as planned"
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={word}" for name, word in self.words.items()) or "as planned"
 
 
 def parse_settings(texts: Sequence[str]) -> tuple[Setting, ...]:
     """["policy=fcfs,lpm", "block_size=16,32"] -> all four combinations. Raises ValueError."""
+    names: dict[str, str] = {}  # as the user wrote them
     axes: dict[str, list[tuple[str, Any]]] = {}
     for text in texts:
         name, separator, values = text.partition("=")
         name = name.strip().replace("-", "_")
         key = ALIASES.get(name, name)
         if key not in KINDS or not separator:
-            names = ", ".join(sorted((KINDS.keys() | ALIASES) - set(ALIASES.values())))
-            raise ValueError(f"vary must be such as policy=fcfs,lpm, over {names}; got {text!r}")
+            known = ", ".join(sorted((KINDS.keys() | ALIASES) - set(ALIASES.values())))
+            raise ValueError(f"vary must be such as policy=fcfs,lpm, over {known}; got {text!r}")
         if key in axes:
             raise ValueError(f"vary names {name} twice")
-        axes[key] = [(f"{name}={value.strip()}", _value(name, KINDS[key], value.strip())) for value in values.split(",")]
+        names[key] = name
+        axes[key] = [(word.strip(), _value(name, KINDS[key], word.strip())) for word in values.split(",")]
     settings = [
-        Setting({key: value for key, (_, value) in zip(axes, chosen)}, " ".join(text for text, _ in chosen))
+        Setting(
+            {key: value for key, (_, value) in zip(axes, chosen)},
+            {names[key]: word for key, (word, _) in zip(axes, chosen)},
+        )
         for chosen in product(*axes.values())
     ]
     if len(settings) > MOST:
@@ -101,7 +109,7 @@ def engine_model(
     try:
         return _engine_model(planned_for(question, workload), setting.values, step_time, workload)
     except ValueError as error:
-        raise ValueError(f"{setting.text}: {error}" if setting.values else str(error)) from None
+        raise ValueError(f"{setting}: {error}" if setting.values else str(error)) from None
 
 
 def _engine_model(

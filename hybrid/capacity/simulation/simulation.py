@@ -235,17 +235,15 @@ class Simulation:
         """"" to go on. Pure."""
         targets, rows = self._conditions.targets, self._engine.sizes.num_rows
         records = self._journal.records(with_gaps=False)
+        missed = targets.missed(records, self.now)
+        if targets and (missed & records.measured).sum() <= (1 - ATTAINMENT) * self._most:
+            return ""  # the targets may still be attained
+        unfinished = records.fate == Fate.UNFINISHED
         if targets and self._arrivals.next_time() == float("inf"):
-            left = records.fate == Fate.UNFINISHED
-            if left.any() and targets.missed(records, self.now)[left].all():
-                return f"none of the last {int(left.sum())} requests could meet the targets any more"
-            return ""
-        diverged = num_waiting > MOST_WAITING + ROUNDS_WAITING * rows
-        if num_waiting and not diverged:
-            waits = (records.fate == Fate.UNFINISHED) & np.isnan(records.admitted)
-            diverged = int(records.prompt_tokens[waits].sum()) > MOST_WAITING_TOKENS
-        if not diverged:
-            return ""
-        if targets and targets.missed(records, self.now).sum() <= (1 - ATTAINMENT) * self._most:
-            return ""
-        return f"the queue grows without bound: {num_waiting} requests wait"
+            could = unfinished & ~missed
+            if unfinished.any() and not could.any():
+                return f"none of the last {int(unfinished.sum())} requests could meet the targets any more"
+        tokens = int(records.prompt_tokens[unfinished & np.isnan(records.admitted)].sum())
+        if num_waiting > MOST_WAITING + ROUNDS_WAITING * rows or tokens > MOST_WAITING_TOKENS:
+            return f"the queue grows without bound: {num_waiting} requests wait"
+        return ""

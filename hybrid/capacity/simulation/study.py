@@ -67,7 +67,7 @@ class Study:
         def run(rate: float) -> Summary:
             traffic = self.workload if self.rates is None else self.workload.scaled(rate)
             seconds = min(self.conditions.duration, float(traffic.times[traffic.after < 0][-1]))
-            told = progress(f"{setting.text}, {rate:.3g} requests/s", seconds)
+            told = progress(f"{setting}, {rate:.3g} requests/s", seconds)
             outcome = simulate(engine, traffic, self.conditions, told)
             return summarise(outcome, rate, self.conditions.targets)
 
