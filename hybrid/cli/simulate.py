@@ -105,7 +105,8 @@ class _Bar:
         bar = self._bar = tqdm(total=round(seconds), desc=what, unit="s", disable=None, leave=False)
 
         def tell(now: float) -> None:
-            bar.update(min(round(now), bar.total) - bar.n)
+            if bar.n + 1 <= now and bar.n < bar.total:
+                bar.update(min(int(now), bar.total) - bar.n)
 
         return tell
 

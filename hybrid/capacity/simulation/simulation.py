@@ -62,7 +62,7 @@ def simulate(
     conditions: Conditions = Conditions(),
     progress: Callable[[float], None] = lambda now: None,
 ) -> Outcome:
-    """Everything that became of the workload. progress: told the simulated time now and then. Raises ValueError for
+    """Everything that became of the workload. progress: told the simulated time after every step. Raises ValueError for
     pools that hold nothing, and where nothing arrives."""
     return Simulation(engine, workload, conditions).run(progress)
 
@@ -90,6 +90,7 @@ class Simulation:
         self._adapted_rows = AdaptedRows(engine.sizes.num_rows)
         self._recorder = Recorder(self.scheduler, self._arrivals.last_opening / SAMPLES)
         self._in_flight: deque[_Flight] = deque()
+        self._stopped = ""
         self._totals = Totals()
         self._before: Totals | None = None  # what was done in the warm-up
         most_rows = engine.sizes.num_rows
@@ -97,28 +98,24 @@ class Simulation:
 
     def run(self, progress: Callable[[float], None]) -> Outcome:
         """Mutates: to the end, or to where it is pointless to go on."""
-        stopped = ""
-        while not stopped:
+        while not self._stopped:
             self._take_arrivals()
             if self._before is None and self.now >= self._conditions.warmup:
                 self._before = self._totals_now()
             if self.scheduler.num_unfinished or self._in_flight:
                 self._step()
-                if self.now >= self._recorder.due:
-                    stopped = self._why_stop(self._recorder.sample(self.now))
-                    progress(self.now)
+                progress(self.now)
             elif (following := self._arrivals.next_time()) < float("inf"):
                 self.now = following
             else:
                 break
         self._recorder.sample(self.now)
-        progress(self.now)
         after = self._totals_now()
         return Outcome(
             records=self._journal.records(),
             timeline=self._recorder.timeline(),
             totals=after - self._before if self._before is not None else Totals(),
-            stopped=stopped,
+            stopped=self._stopped,
         )
 
     # --- as AsyncEngine --------------------------------------------------------------------------------------------
@@ -164,6 +161,7 @@ class Simulation:
             while self._in_flight and not scheduler.num_unfinished:
                 self._commit_oldest()
         elif not self._end(scheduler.pop_finished()):
+            self._recorder.sample(self.now)
             self.now = min(self._arrivals.next_time(), self._adapters.next_ready())
             assert self.now < float("inf"), "requests wait, and nothing will happen"
 
@@ -175,6 +173,8 @@ class Simulation:
                 self._begin(request, new.num_prompt_tokens)
                 self._journal.admitted(request, self.now, new.num_computed_tokens)
             self._answers.place(new.row, request)
+        if self.now >= self._recorder.due:
+            self._stopped = self._why_stop(self._recorder.sample(self.now))
         slots, tokens = self._answers.sample(plan)
         seconds = self._engine.step_time.seconds(StepWork.of(plan, self._adapted_rows.follow(plan)))
         self.now += seconds
