@@ -47,7 +47,7 @@ def plan(
     ] = False,
     rate: Annotated[
         str | None,
-        typer.Option(help="Requests per second, such as 8; of 1..50 the highest that meets --slo.", rich_help_panel=PANEL),
+        typer.Option(help="Requests per second: 8, or 1..50 for the highest that meets --slo.", rich_help_panel=PANEL),
     ] = None,
     slo: Annotated[
         str | None,
@@ -140,6 +140,16 @@ def plan(
                 ),
             )
             return
+        asked: dict[str, object] = {
+            "--rate": rate,
+            "--slo": slo,
+            "--duration": duration,
+            "--requests": requests,
+            "--warmup": warmup,
+        }
+        asked |= {"--max-tokens": max_tokens, "--vary": vary, "--calibration": calibration}
+        if alone := [option for option, value in asked.items() if value is not None]:
+            raise ValueError(f"{alone[0]} belongs to --simulate")
         tokens = parse_tokens("context", context), parse_tokens("output", output)
         questions = [ask(name, *tokens) for name in (model, *(compare or ()))]
         if sweep is None:

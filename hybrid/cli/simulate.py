@@ -102,11 +102,14 @@ class _Bar:
     def simulation(self, what: str, seconds: float) -> Callable[[float], None]:
         """Mutates: another simulation begins, of so many seconds and what then is left. What to tell its time."""
         self.__exit__()
-        bar = self._bar = tqdm(total=round(seconds), desc=what, unit="s", disable=None, leave=False)
+        told, total = 0, round(seconds)
+        bar = self._bar = tqdm(total=total, desc=what, unit="s", disable=None, leave=False)
 
         def tell(now: float) -> None:
-            if bar.n + 1 <= now and bar.n < bar.total:
-                bar.update(min(int(now), bar.total) - bar.n)
+            nonlocal told
+            if told + 1 <= now and told < total:
+                bar.update(min(int(now), total) - told)
+                told = min(int(now), total)
 
         return tell
 

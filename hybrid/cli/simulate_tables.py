@@ -81,9 +81,8 @@ def _goodput(study: Study, case: Case) -> None:
         Console().print(table)
     if study.rates is None or study.rates[0] == study.rates[1]:
         return
-    low, high = study.rates
     if goodput.best is None:
-        _say(f"goodput: less than {low:g} requests/s: fewer than {PERCENT} of the requests meet {targets}")
+        _say(f"goodput: less than {study.rates[0]:g} requests/s: fewer than {PERCENT} of the requests meet {targets}")
     else:
         least = "at least " if goodput.at_least else ""
         _say(f"goodput: {least}{goodput.best.rate:.3g} requests/s, of which {PERCENT} meet {targets}")

@@ -82,7 +82,7 @@ def _value(name: str, kind: Any, text: str) -> Any:
         if text.lower() not in SWITCH:
             raise ValueError(f"vary {name} must be on or off, got {text!r}")
         return SWITCH[text.lower()]
-    if kind is str or get_origin(kind) is not None and int not in get_args(kind):
+    if kind is str or (get_origin(kind) is not None and int not in get_args(kind)):
         choices = SPLITS if name == "split" else get_args(kind)
         if choices and text not in choices:
             raise ValueError(f"vary {name} must be one of {', '.join(choices)}, got {text!r}")
@@ -135,8 +135,9 @@ def _engine_model(
 
 
 def _sizes(made: Plan, config: SchedulerConfig, values: Mapping[str, Any], longest: int) -> PoolSizes:
-    """longest: tokens of a request. split "engine": what the engine does with that memory when it is told no sizes. A pool that is given takes its
-    units from full attention, unless that is given too. Raises ValueError for more than there is."""
+    """longest: tokens of a request. split "engine": what the engine makes of that memory when it is told no sizes. A
+    pool that is given takes its units from full attention, unless that is given too. Raises ValueError for more than
+    there is."""
     spec, lora = made.spec, made.question.lora_bytes_per_unit()
     positions = made.question.model.decoder.max_positions
     longest = min(positions, max(longest, made.sizes.max_model_len))

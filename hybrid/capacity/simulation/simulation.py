@@ -1,8 +1,8 @@
 """Simulation: the real scheduler, driven as the engine drives it, in a time that jumps from event to event.
 
-`AsyncEngine` takes what has arrived between two steps; `Engine.step` plans as far ahead as plans may be in flight, waits
-for each execution, and commits the oldest result. So does this, with a StepTime instead of a runner, whole columns of
-tokens instead of texts, and no waiting. Deterministic: the same workload and engine give the same outcome.
+`AsyncEngine` takes what has arrived between two steps; `Engine.step` plans as far ahead as plans may be in flight,
+waits for each execution, and commits the oldest result. So does this, with a StepTime instead of a runner, columns of
+tokens instead of texts, and no waiting. The same workload and engine always give the same outcome.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from .host_adapters import HostAdapters
 from .journal import Journal
 from .outcome import Outcome, Totals
 from .records import Fate
-from .targets import Targets
+from .targets import NO_TARGETS, Targets
 from .timeline import Recorder
 
 ATTAINMENT = 0.95  # of the requests must meet the targets
@@ -34,6 +34,7 @@ SAMPLES = 1000  # of ledgers and queue, over the time in which requests arrive
 MOST_WAITING = 1000  # requests, and as many rounds of the rows; a longer queue has diverged
 ROUNDS_WAITING = 10
 MOST_WAITING_TOKENS = 2**25  # they take memory here as in the engine
+NO_GAPS = np.zeros(0, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Conditions:
     later. warmup: what arrives earlier is not measured. max_tokens: what requests ask for, and end of themselves
     before; None: exactly what they will generate. Seconds."""
 
-    targets: Targets = Targets()
+    targets: Targets = NO_TARGETS
     duration: float = float("inf")
     warmup: float = 0.0
     max_tokens: int | None = None
@@ -59,12 +60,12 @@ class _Flight:
 def simulate(
     engine: EngineModel,
     workload: Workload,
-    conditions: Conditions = Conditions(),
+    conditions: Conditions | None = None,
     progress: Callable[[float], None] = lambda now: None,
 ) -> Outcome:
     """Everything that became of the workload. progress: told the simulated time after every step. Raises ValueError for
     pools that hold nothing, and where nothing arrives."""
-    return Simulation(engine, workload, conditions).run(progress)
+    return Simulation(engine, workload, conditions or Conditions()).run(progress)
 
 
 class Simulation:
@@ -217,7 +218,7 @@ class Simulation:
         for ended in finished:
             some = True
             request = int(ended.request_id)
-            last, gaps = self._answers.end(request) if request in self._answers else (self.now, np.zeros(0, dtype=np.float32))
+            last, gaps = self._answers.end(request) if request in self._answers else (self.now, NO_GAPS)
             if ended.error is not None:
                 self._journal.failed(request, ended.error)
             else:
@@ -232,7 +233,7 @@ class Simulation:
         return self._totals.at(self.now, stats)
 
     def _why_stop(self, num_waiting: int) -> str:
-        """"" to go on. Pure."""
+        """ "" to go on. Pure."""
         targets, rows = self._conditions.targets, self._engine.sizes.num_rows
         records = self._journal.records(with_gaps=False)
         missed = targets.missed(records, self.now)

@@ -54,7 +54,7 @@ class Study:
                 f"{self.conditions.duration:g} s"
             )
         if self.rates is not None and self.rates[0] < self.rates[1] and not self.conditions.targets:
-            raise ValueError("a range of rates is searched for what meets targets; give --slo, such as ttft=2s,itl=50ms")
+            raise ValueError("a range of rates is searched for what meets targets: give --slo, such as ttft=2s")
 
     def case(self, setting: Setting, progress: Progress = lambda what, seconds: lambda now: None) -> Case:
         """Simulates. progress: given what begins and the seconds in which requests will arrive, what to tell the time

@@ -33,8 +33,8 @@ def spread(values: NDArray[np.floating]) -> Spread:
     there = values[~np.isnan(values)].astype(np.float64)
     if len(there) == 0:
         return Spread(None, None, None, None, None, None)
-    percentiles = (float(value) for value in np.percentile(there, PERCENTILES))
-    return Spread(float(there.mean()), *percentiles, float(there.max()))
+    p50, p90, p95, p99 = np.percentile(there, PERCENTILES).tolist()
+    return Spread(float(there.mean()), p50, p90, p95, p99, float(there.max()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,9 @@ TRAFFIC = workload(poisson(40, 5.0), 900, 100)
 
 
 def asked(**more: Any) -> Question:
-    return question("granite-4.0-h-tiny", memory_bytes=4 * GIB, context=900, output=100, weights_dtype="bfloat16", **more)
+    return question(
+        "granite-4.0-h-tiny", memory_bytes=4 * GIB, context=900, output=100, weights_dtype="bfloat16", **more
+    )
 
 
 def engine_with(*texts: str) -> EngineModel:
@@ -98,7 +100,10 @@ def test_a_pool_that_is_given_takes_its_units_from_full_attention() -> None:
     ("text", "why"),
     [
         ("num_state_slots=5000", r"num_state_slots=5000: the pools would take .* bytes, and there are 4,294,967,296"),
-        ("num_full_blocks=10", r"num_full_blocks=10: not even one request of 1000 tokens fits: the full attention pool"),
+        (
+            "num_full_blocks=10",
+            r"num_full_blocks=10: not even one request of 1000 tokens fits: the full attention",
+        ),
         ("max_num_seqs=0", r"max_num_seqs=0: max_num_seqs must be at least 1, got 0"),
         ("gpu=abacus", r"gpu=abacus: gpu 'abacus' is not one of a100-40"),
         ("reservation=2", r"reservation=2: initial_output_ratio 2\.0 is not between 0 and 1"),
@@ -135,7 +140,7 @@ def test_the_best_setting() -> None:
 def test_impossible_studies() -> None:
     with pytest.raises(ValueError, match="a warm-up of 60 s leaves nothing of a duration of 60 s"):
         study(conditions=Conditions(duration=60.0, warmup=60.0))
-    with pytest.raises(ValueError, match="a range of rates is searched for what meets targets; give --slo"):
+    with pytest.raises(ValueError, match="a range of rates is searched for what meets targets: give --slo"):
         study(conditions=Conditions(), rates=(1.0, 5.0))
 
 

@@ -94,9 +94,10 @@ def test_nothing_is_held_at_the_end(in_flight: int) -> None:
     assert (outcome.records.tokens == 90).all()
     assert outcome.totals.retractions > 0 and outcome.totals.recomputed_tokens > 0
     simulation.scheduler.check()
-    for pool, ledger in simulation.scheduler.memory.ledgers().items():
-        assert (ledger.held, ledger.pinned, ledger.pending, ledger.reserved) == (0, 0, 0, 0), pool
-        assert ledger.total == dict((p.name, p.capacity) for p in simulation.scheduler.memory.pools)[pool]
+    for pool in simulation.scheduler.memory.pools:
+        ledger = pool.ledger()
+        assert (ledger.held, ledger.pinned, ledger.pending, ledger.reserved) == (0, 0, 0, 0), pool.name
+        assert ledger.total == pool.capacity
 
 
 def test_the_next_turn_finds_the_last_one() -> None:
@@ -120,9 +121,7 @@ def test_turns_of_a_request_that_failed_are_never_sent() -> None:
 def test_adapters_are_read_and_held() -> None:
     """Two adapters of 2 units, read one after the other at 2 GB/s; the third request finds its adapter there."""
     model = engine(Linear(0.01), lora_bytes_per_unit=10**9, lora_units=4)
-    traffic = workload(
-        [0.0, 0.0, 3.0], 10, 2, adapters=("a", "b"), ranks=(16, 16), adapter=[0, 1, 0], keys=[1, 1, 2]
-    )
+    traffic = workload([0.0, 0.0, 3.0], 10, 2, adapters=("a", "b"), ranks=(16, 16), adapter=[0, 1, 0], keys=[1, 1, 2])
     outcome = simulate(model, traffic)
     assert outcome.records.ttft == pytest.approx([1.01, 2.01, 0.01])
     assert set(outcome.timeline.waiting_for) == {"gate"}
