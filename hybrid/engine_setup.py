@@ -1,5 +1,6 @@
 """Engine set-up: EngineArgs -> the checkpoint read, pools sized, an engine and a processor that fit together."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hybrid.capacity.limits import Limits, limits
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
 from hybrid.grammar.compiler import GrammarCompiler
@@ -29,16 +31,20 @@ from .lora import build_store, lora_targets
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
 from .sampling_params import SamplingParams
 
+logger = logging.getLogger(__name__)
+
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`."""
+    """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`; `limits` is what its
+    pools can do for requests of max_model_len."""
 
     engine: Engine
     processor: Processor
     sizes: PoolSizes
+    limits: Limits
     generation_defaults: Mapping[str, Any]
 
 
@@ -57,15 +63,11 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
     targets = lora_targets(model.lora_targets(), args.lora_target_modules) if args.uses_lora else {}
     adapters = build_store(args, targets) if args.uses_lora else None
     scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
-    sizes = pool_sizes(
-        args,
-        scheduler_config,
-        spec,
-        loaded.decoder.max_positions,
-        _memory(args, device),
-        _room(device),
-        model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules),
-    )
+    lora_bytes = model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules)
+    memory, room = _memory(args, device), _room(device)
+    sizes = pool_sizes(args, scheduler_config, spec, loaded.decoder.max_positions, memory, room, lora_bytes)
+    reached = limits(spec, sizes, scheduler_config, lora_bytes_per_unit=lora_bytes)
+    logger.info("%s", reached)
     scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
     engine = Engine(
@@ -90,7 +92,7 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
         image_size=vision.image_size if vision is not None else None,
         num_image_tokens=vision.num_image_tokens if vision is not None else None,
     )
-    return Setup(engine, processor, sizes, generation_defaults)
+    return Setup(engine, processor, sizes, reached, generation_defaults)
 
 
 def _grammars(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: tuple[int, ...]) -> Grammars | None:

@@ -46,7 +46,10 @@ def parse_sweep(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def sweep(question: Question, axis: str, values: Sequence[int]) -> Iterator[Point]:
-    """The answer for each value of the field `axis`."""
+    """The answer for each value of the field `axis`. Raises ValueError where requests are of many lengths, which `axis`
+    is one of."""
+    if question.traffic is not None and axis != "adapters":
+        raise ValueError(f"a sweep of {axis} needs numbers of tokens for context and output, and no max_tokens")
     for value in values:
         changed: dict[str, Any] = {axis: value}
         try:

@@ -9,7 +9,7 @@ import typer
 
 from .options import complain
 from .simulate import PANEL, SimulateOptions
-from .simulate import simulate as _simulate
+from .simulate import simulate as run_simulation
 
 if TYPE_CHECKING:
     from hybrid.capacity.planning import Plan
@@ -20,12 +20,19 @@ def plan(
     model: Annotated[str, typer.Argument(help="A folder, a config.json, a GGUF file, tiny, smollm2, or a hub id.")],
     gpu: Annotated[str | None, typer.Option(help="A device of the hardware table, such as h100, or cpu.")] = None,
     memory: Annotated[str | None, typer.Option(help="Of all pools together, such as 40GiB.")] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help="Of the device, instead of the table's.")] = None,
     bandwidth: Annotated[float | None, typer.Option(help="Bytes per second, instead of the table's.")] = None,
     flops: Annotated[float | None, typer.Option(help="Operations per second, instead of the table's.")] = None,
     tp: Annotated[int, typer.Option(help="Devices that share the model.")] = 1,
-    context: Annotated[str, typer.Option(help="Tokens of a prompt, such as 8k.")] = "8k",
-    output: Annotated[str, typer.Option(help="Tokens of an answer.")] = "512",
+    context: Annotated[
+        str, typer.Option(help="Tokens of a prompt: 8k, lognormal:mean=512,p95=2000, uniform:100-900, trace:FILE, ...")
+    ] = "8k",
+    output: Annotated[str, typer.Option(help="Tokens of an answer, in the same ways.")] = "512",
+    max_tokens: Annotated[
+        str | None, typer.Option(help="Tokens of an answer that requests permit. Default: as many as it has.")
+    ] = None,
     images: Annotated[int, typer.Option(help="Of a prompt; their tokens come on top of --context.")] = 0,
+    image_size: Annotated[str | None, typer.Option(help="Pixels of each image, such as 1024x768.")] = None,
     shared_prefix: Annotated[str, typer.Option(help="Tokens with which every prompt begins.")] = "0",
     adapters: Annotated[int, typer.Option(help="LoRA adapters on the device at once.")] = 0,
     rank: Annotated[int, typer.Option(help="Of each adapter.")] = 16,
@@ -66,10 +73,6 @@ def plan(
     warmup: Annotated[
         str | None, typer.Option(help="What arrives so early is not measured, such as 30s.", rich_help_panel=PANEL)
     ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(help="Of all requests. Default: as many as each will generate.", rich_help_panel=PANEL),
-    ] = None,
     seed: Annotated[int, typer.Option(help="Of what is drawn.", rich_help_panel=PANEL)] = 0,
     vary: Annotated[
         list[str] | None,
@@ -80,32 +83,39 @@ def plan(
     ] = None,
 ) -> None:
     """How many requests of one shape fit, and how to split the memory for them."""
+    from hybrid.capacity.ask import ask, parse_image_size
     from hybrid.capacity.hardware import find_hardware
     from hybrid.capacity.model_file import open_model, quant_method
-    from hybrid.capacity.question import Question
     from hybrid.capacity.tokens import parse_tokens
     from hybrid.memory_size import parse_memory
 
     try:
         if gpu is None and memory is None:
             raise ValueError("give --gpu or --memory")
-        if gpu is None and (bandwidth is not None or flops is not None):
-            raise ValueError("--bandwidth and --flops change a --gpu; give one, such as cpu")
+        if gpu is None and any(value is not None for value in (gpu_memory, bandwidth, flops)):
+            raise ValueError("--gpu-memory, --bandwidth and --flops change a --gpu; give one, such as cpu")
         if plot is not None and sweep is None and not simulate:
             raise ValueError("--plot draws a --sweep; give one, such as context=1k..128k")
+        hardware = None
+        if gpu is not None:
+            own_memory = None if gpu_memory is None else parse_memory(gpu_memory)
+            hardware = find_hardware(gpu, memory_bytes=own_memory, bandwidth=bandwidth, flops=flops)
+        shared = parse_tokens("shared_prefix", shared_prefix)
 
-        def ask(name: str, context: int, output: int) -> Question:
-            return Question(
+        def asked(name: str, context: str, output: str) -> Question:
+            return ask(
                 name=name,
                 model=open_model(name),
                 quant_method=quant_method(name),
                 memory_bytes=None if memory is None else parse_memory(memory),
-                hardware=None if gpu is None else find_hardware(gpu, bandwidth=bandwidth, flops=flops),
+                hardware=hardware,
                 tp=tp,
                 context=context,
                 output=output,
+                max_tokens=None if simulate else max_tokens,
                 images=images,
-                shared_prefix=parse_tokens("shared_prefix", shared_prefix),
+                image_size=None if image_size is None else parse_image_size(image_size),
+                shared_prefix=shared,
                 adapters=adapters,
                 rank=rank,
                 lora_target_modules=tuple(lora_target_modules) if lora_target_modules else None,
@@ -117,41 +127,26 @@ def plan(
                 block_size=block_size,
             )
 
+        options = SimulateOptions(
+            rate=rate,
+            slo=slo,
+            workload=workload,
+            duration=duration,
+            requests=requests,
+            warmup=warmup,
+            seed=seed,
+            vary=tuple(vary or ()),
+            calibration=calibration,
+        )
         if simulate:
             if compare or sweep is not None:
                 raise ValueError("--simulate takes one model and no --sweep; compare settings with --vary")
-            _simulate(
-                ask(model, parse_tokens("shared_prefix", shared_prefix) + 1, 1),
-                context,
-                output,
-                SimulateOptions(
-                    workload=workload,
-                    rate=rate,
-                    slo=slo,
-                    duration=duration,
-                    requests=requests,
-                    warmup=warmup,
-                    max_tokens=max_tokens,
-                    seed=seed,
-                    vary=vary,
-                    calibration=calibration,
-                    plot=plot,
-                    as_json=as_json,
-                ),
-            )
+            # of prompts and answers the workload decides
+            run_simulation(asked(model, str(shared + 1), "1"), context, output, max_tokens, options, plot, as_json)
             return
-        asked: dict[str, object] = {
-            "--rate": rate,
-            "--slo": slo,
-            "--duration": duration,
-            "--requests": requests,
-            "--warmup": warmup,
-        }
-        asked |= {"--max-tokens": max_tokens, "--vary": vary, "--calibration": calibration}
-        if alone := [option for option, value in asked.items() if value is not None]:
-            raise ValueError(f"{alone[0]} belongs to --simulate")
-        tokens = parse_tokens("context", context), parse_tokens("output", output)
-        questions = [ask(name, *tokens) for name in (model, *(compare or ()))]
+        if options != SimulateOptions():
+            raise ValueError("--rate, --slo and others of a simulation need --simulate")
+        questions = [asked(name, context, output) for name in (model, *(compare or ()))]
         if sweep is None:
             _answer(questions, as_json)
         else:

@@ -113,6 +113,7 @@ def serve(
         )
         print(f"loading {model}", file=sys.stderr, flush=True)
         setup = set_up(args)
+        print(setup.limits, file=sys.stderr, flush=True)
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None

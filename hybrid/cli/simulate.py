@@ -25,21 +25,26 @@ MOST_REQUESTS = 2_000_000
 class SimulateOptions:
     """As the user wrote them."""
 
-    workload: str
-    rate: str | None
-    slo: str | None
-    duration: str | None
-    requests: int | None
-    warmup: str | None
-    max_tokens: int | None
-    seed: int
-    vary: list[str] | None
-    calibration: Path | None
-    plot: Path | None
-    as_json: bool
+    rate: str | None = None
+    slo: str | None = None
+    workload: str = "poisson"
+    duration: str | None = None
+    requests: int | None = None
+    warmup: str | None = None
+    seed: int = 0
+    vary: tuple[str, ...] = ()
+    calibration: Path | None = None
 
 
-def simulate(question: "Question", context: str, output: str, options: SimulateOptions) -> None:
+def simulate(
+    question: "Question",
+    context: str,
+    output: str,
+    max_tokens: str | None,
+    options: SimulateOptions,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
     """question: whose context and output do not matter; those of the workload do. context, output: of what is drawn, as
     the user wrote them. Raises ValueError."""
     from hybrid.capacity.simulation.document import document
@@ -49,19 +54,21 @@ def simulate(question: "Question", context: str, output: str, options: SimulateO
     from hybrid.capacity.simulation.simulation import Conditions
     from hybrid.capacity.simulation.study import Study, best
     from hybrid.capacity.simulation.targets import Targets, parse_seconds, parse_targets
+    from hybrid.capacity.tokens import parse_tokens
 
     from .simulate_tables import show
 
     rates = parse_rates(options.rate) if options.rate is not None else None
-    settings = parse_settings(options.vary or [])
+    settings = parse_settings(options.vary)
     given = parse_seconds("duration", options.duration) if options.duration is not None else None
-    if options.max_tokens is not None and options.max_tokens < 1:
-        raise ValueError(f"max_tokens must be at least 1, got {options.max_tokens}")
+    permitted = parse_tokens("max_tokens", max_tokens) if max_tokens is not None else None
+    if permitted == 0:
+        raise ValueError("max_tokens must be at least 1, got 0")
     conditions = Conditions(
         targets=parse_targets(options.slo) if options.slo is not None else Targets(),
         duration=given if given is not None else DEFAULT_DURATION if options.requests is None else math.inf,
         warmup=parse_seconds("warmup", options.warmup) if options.warmup is not None else 0.0,
-        max_tokens=options.max_tokens,
+        max_tokens=permitted,
     )
     study = Study(
         question=question,
@@ -75,9 +82,9 @@ def simulate(question: "Question", context: str, output: str, options: SimulateO
     chosen = best(cases)
     if chosen is None:
         raise ValueError(cases[0].why_not)
-    if options.plot is not None:
-        draw(options.plot, cases[chosen], question.name)
-    if options.as_json:
+    if plot is not None:
+        draw(plot, cases[chosen], question.name)
+    if as_json:
         print(json.dumps(document(study, cases), indent=2))
     else:
         show(study, cases)

@@ -1,5 +1,6 @@
 """Questions about the public configurations, for tests of the planner; and the real scheduler driven as planned."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,22 @@ def longer(asked: Question, positions: int) -> Question:
     return replace(asked, model=replace(asked.model, decoder=decoder))
 
 
+def running(scheduler: Scheduler) -> Iterator[int]:
+    """How many requests run, step after step, until nothing is left to run."""
+    while (step := scheduler.schedule()) is not None:
+        yield scheduler.stats().num_running
+        count = int(step.samples.sum())
+        scheduler.commit(
+            StepResult(
+                step_id=step.step_id,
+                sampled_token_ids=np.ones((count, 1), dtype=np.int32),
+                num_sampled=np.ones(count, dtype=np.int64),
+                draft_token_ids=np.zeros((count, 0), dtype=np.int32),
+                num_drafts=np.zeros(count, dtype=np.int64),
+            )
+        )
+
+
 def peak_running(made: Plan, extra: int = 3) -> int:
     """Most requests at once when the real scheduler serves more of them than were planned, to their last tokens.
 
@@ -53,19 +70,7 @@ def peak_running(made: Plan, extra: int = 3) -> int:
         which = 1 + index % max(1, asked.adapters)
         adapter = Adapter(f"adapter {which}", which, asked.rank) if asked.adapters else None
         scheduler.add(NewRequest(f"r{index}", prompt, max_tokens=asked.output, images=images, adapter=adapter))
-    peak = 0
-    while (step := scheduler.schedule()) is not None:
-        peak = max(peak, scheduler.stats().num_running)
-        count = int(step.samples.sum())
-        scheduler.commit(
-            StepResult(
-                step_id=step.step_id,
-                sampled_token_ids=np.ones((count, 1), dtype=np.int32),
-                num_sampled=np.ones(count, dtype=np.int64),
-                draft_token_ids=np.zeros((count, 0), dtype=np.int32),
-                num_drafts=np.zeros(count, dtype=np.int64),
-            )
-        )
+    peak = max(running(scheduler))
     assert scheduler.num_unfinished == 0
     assert scheduler.stats().retractions == 0
     return peak

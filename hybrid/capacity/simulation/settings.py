@@ -8,10 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any, get_args, get_origin
 
+import numpy as np
+
 from hybrid.capacity.hardware import find_hardware
 from hybrid.capacity.planning import Plan, plan
 from hybrid.capacity.question import Question
 from hybrid.capacity.step_time import StepTime
+from hybrid.capacity.traffic import Traffic
 from hybrid.capacity.workload.workload import Workload
 from hybrid.engine_memory import NO_LIMIT, pool_sizes
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, pool_bytes
@@ -93,27 +96,32 @@ def _value(name: str, kind: Any, text: str) -> Any:
         raise ValueError(f"vary {name} must be {'a number' if kind is float else 'an integer'}, got {text!r}") from None
 
 
-def planned_for(question: Question, workload: Workload) -> Question:
-    """The question about requests as long as this workload's are on average. Pure."""
-    output = max(1, round(float(workload.output_lengths.mean())))
+def planned_for(question: Question, workload: Workload, max_tokens: int | None) -> Question:
+    """The question about requests as long as those of this workload. Raises ValueError where none has room."""
+    prompts, outputs = workload.prompt_lengths, workload.output_lengths
+    permitted = np.maximum(outputs, max_tokens or 0)
+    traffic = Traffic(prompts, outputs, permitted).within(question.model.decoder.max_positions)
     images = question.images * question.image_tokens
-    context = max(question.shared_prefix + 1, round(float(workload.prompt_lengths.mean())) - images)
-    return replace(question, context=context, output=output)
+    longest = replace(
+        question,
+        context=max(question.shared_prefix + 1, int(traffic.prompts.max()) - images),
+        output=int(traffic.permitted.max()),
+    )
+    same = max_tokens is None and len({*prompts.tolist()}) == len({*outputs.tolist()}) == 1
+    return longest if same else replace(longest, traffic=traffic)
 
 
-def engine_model(
-    question: Question, setting: Setting, step_time: Callable[[Question], StepTime], workload: Workload
-) -> EngineModel:
-    """The engine that `hybrid plan` plans for the mean lengths of this workload, with this setting; its max_model_len
-    is the longest request's, or the model's limit. Raises ValueError, naming the setting, for one that cannot be."""
+def engine_model(question: Question, setting: Setting, step_time: Callable[[Question], StepTime]) -> EngineModel:
+    """The engine that `hybrid plan` plans, with this setting. Raises ValueError, naming the setting, for one that
+    cannot be."""
     try:
-        return _engine_model(planned_for(question, workload), setting.values, step_time, workload)
+        return _engine_model(question, setting.values, step_time)
     except ValueError as error:
         raise ValueError(f"{setting}: {error}" if setting.values else str(error)) from None
 
 
 def _engine_model(
-    question: Question, values: Mapping[str, Any], step_time: Callable[[Question], StepTime], workload: Workload
+    question: Question, values: Mapping[str, Any], step_time: Callable[[Question], StepTime]
 ) -> EngineModel:
     changes: dict[str, Any] = {name: values[name] for name in QUESTION if name in values and name != "gpu"}
     if "gpu" in values:
@@ -122,10 +130,10 @@ def _engine_model(
     asked = replace(question, **changes, scheduler={**question.scheduler, **more})
     made = plan(asked)
     args = replace(made.args, scheduling_policy=values.get("scheduling_policy", made.args.scheduling_policy))
-    config = args.scheduler_config(asked.image_tokens)
+    config = args.scheduler_config(asked.max_image_tokens)
     return EngineModel(
         config=config,
-        sizes=_sizes(made, config, values, int((workload.prompt_lengths + workload.output_lengths).max())),
+        sizes=_sizes(made, config, values),
         kinds=Kinds.of(made.spec),
         step_time=step_time(asked),
         vocab_size=asked.model.decoder.vocab_size,
@@ -134,18 +142,14 @@ def _engine_model(
     )
 
 
-def _sizes(made: Plan, config: SchedulerConfig, values: Mapping[str, Any], longest: int) -> PoolSizes:
-    """longest: tokens of a request. split "engine": what the engine makes of that memory when it is told no sizes. A
-    pool that is given takes its units from full attention, unless that is given too. Raises ValueError for more than
-    there is."""
+def _sizes(made: Plan, config: SchedulerConfig, values: Mapping[str, Any]) -> PoolSizes:
+    """split "engine": what the engine makes of that memory when it is told no sizes. A pool that is given takes its
+    units from full attention, unless that is given too. Raises ValueError for more than there is."""
     spec, lora = made.spec, made.question.lora_bytes_per_unit()
-    positions = made.question.model.decoder.max_positions
-    longest = min(positions, max(longest, made.sizes.max_model_len))
-    sizes = replace(made.sizes, max_model_len=longest)
+    sizes = made.sizes
     if values.get("split") == "engine":
-        args = replace(
-            made.args, max_model_len=longest, num_full_blocks=None, num_window_blocks=None, num_state_slots=None
-        )
+        args = replace(made.args, num_full_blocks=None, num_window_blocks=None, num_state_slots=None)
+        positions = made.question.model.decoder.max_positions
         sizes = pool_sizes(args, config, spec, positions, made.memory_bytes, NO_LIMIT, lora)
     given = {name: values[name] for name in POOLS if name in values}
     if given:

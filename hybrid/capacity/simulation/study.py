@@ -13,7 +13,7 @@ from hybrid.capacity.workload.workload import Workload
 
 from .engine_model import EngineModel
 from .goodput import Goodput, search
-from .settings import Setting, engine_model
+from .settings import Setting, engine_model, planned_for
 from .simulation import Conditions, simulate
 from .summary import Summary, summarise
 
@@ -60,7 +60,8 @@ class Study:
         """Simulates. progress: given what begins and the seconds in which requests will arrive, what to tell the time
         of the simulation."""
         try:
-            engine = engine_model(self.question, setting, self.step_time, self.workload)
+            question = planned_for(self.question, self.workload, self.conditions.max_tokens)
+            engine = engine_model(question, setting, self.step_time)
         except ValueError as error:
             return Case(setting, None, None, str(error))
 

@@ -9,7 +9,7 @@ import pytest
 from hybrid.capacity.planning import plan
 from hybrid.capacity.question import Question
 from hybrid.capacity.simulation.engine_model import EngineModel
-from hybrid.capacity.simulation.settings import Setting, engine_model, parse_settings
+from hybrid.capacity.simulation.settings import Setting, engine_model, parse_settings, planned_for
 from hybrid.capacity.simulation.simulation import Conditions
 from hybrid.capacity.simulation.study import Study, best
 from hybrid.capacity.simulation.targets import Targets
@@ -29,7 +29,7 @@ def asked(**more: Any) -> Question:
 
 def engine_with(*texts: str) -> EngineModel:
     (setting,) = parse_settings(texts)
-    return engine_model(asked(), setting, lambda question: Linear(), TRAFFIC)
+    return engine_model(asked(), setting, lambda question: Linear())
 
 
 def test_all_combinations() -> None:
@@ -114,11 +114,18 @@ def test_impossible_engines_say_which_setting(text: str, why: str) -> None:
         engine_with(text)
 
 
-def test_lengths_are_planned_for_on_average_and_the_longest_still_fits() -> None:
+def test_requests_of_one_length_are_planned_as_such() -> None:
+    assert planned_for(asked(), workload(poisson(40, 5.0), 900, 100), None) == asked()
+
+
+def test_requests_of_many_lengths_are_planned_as_a_mix() -> None:
+    """More of them at once than of the longest; the longest still fits, with what it permits."""
     traffic = workload(poisson(40, 5.0), [3000] + 39 * [846], 100)
-    engine = engine_model(asked(), Setting(), lambda question: Linear(), traffic)
-    assert engine.sizes.max_model_len == 3100
-    assert engine.sizes.num_rows == plan(asked()).concurrency  # of 900 + 100 on average
+    mixed = planned_for(asked(), traffic, 200)
+    assert (mixed.context, mixed.output, mixed.total_tokens) == (3000, 200, 3200)
+    made = engine_model(mixed, Setting(), lambda question: Linear()).sizes
+    assert made.max_model_len == 3200
+    assert made.num_rows > plan(replace(mixed, traffic=None)).concurrency
 
 
 def study(**more: Any) -> Study:

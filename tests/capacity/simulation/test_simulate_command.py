@@ -136,7 +136,7 @@ def test_without_a_device_there_are_no_step_times() -> None:
 
 def test_options_of_a_simulation_without_one() -> None:
     done = run(LLAMA, "--memory", "40GiB", "--rate", "1")
-    assert done.exit_code == 2 and "--rate belongs to --simulate" in done.stderr
+    assert done.exit_code == 2 and "--rate, --slo and others of a simulation need --simulate" in done.stderr
 
 
 def test_no_torch() -> None:
