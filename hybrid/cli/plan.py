@@ -102,7 +102,7 @@ def plan(
             hardware = find_hardware(gpu, memory_bytes=own_memory, bandwidth=bandwidth, flops=flops)
         shared = parse_tokens("shared_prefix", shared_prefix)
 
-        def asked(name: str, context: str, output: str) -> Question:
+        def asked(name: str, context: str, output: str) -> "Question":
             return ask(
                 name=name,
                 model=open_model(name),

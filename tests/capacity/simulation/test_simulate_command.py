@@ -113,7 +113,7 @@ def test_a_trace_at_its_own_rate(tmp_path: Path) -> None:
         (("--rate", "1", "--vary", "speed=1"), "vary must be such as policy=fcfs,lpm, over "),
         (("--rate", "1", "--vary", "block_size=0"), "block_size=0: block_size must be an integer of at least 1, got 0"),
         (("--rate", "1", "--duration", "0"), "duration must be a positive time such as 50ms, 2s or 10m, got '0'"),
-        (("--rate", "1", "--requests", "0"), "the number of requests must be at least 1, got 0"),
+        (("--rate", "1", "--requests", "0"), "the number of requests must be 1 to 10,000,000, got 0"),
         (("--rate", "1", "--max-tokens", "0"), "max_tokens must be at least 1, got 0"),
         (("--rate", "1", "--warmup", "3m"), "a warm-up of 180 s leaves nothing of a duration of 120 s"),
         (("--rate", "999999", "--duration", "60m"), "at most 2,000,000 are simulated: choose a shorter --duration"),
