@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid.capacity.step_work import AdaptedRows, StepWork
-from hybrid.capacity.workload.segments import token_ids
+from hybrid.capacity.workload.segments import Segment, token_ids
 from hybrid.capacity.workload.workload import Workload
 from hybrid.scheduler.outcome import FinishedRequest
 from hybrid.scheduler.plan import Ints, StepPlan, StepResult
@@ -91,6 +91,7 @@ class Simulation:
         self._adapted_rows = AdaptedRows(engine.sizes.num_rows)
         self._recorder = Recorder(self.scheduler, self._arrivals.last_opening / SAMPLES)
         self._in_flight: deque[_Flight] = deque()
+        self._outputs: dict[int, Segment] = {}  # of requests that wait for their first plan
         self._stopped = ""
         self._totals = Totals()
         self._before: Totals | None = None  # what was done in the warm-up
@@ -128,10 +129,12 @@ class Simulation:
                 self.scheduler.add(self._new_request(request))
             except ValueError as error:
                 self._journal.refused(request, str(error))
+                del self._outputs[request]
 
     def _new_request(self, request: int) -> NewRequest:
         """Mutates the adapters: its adapter is being read, if it was not. Tokens are made here and not earlier."""
         arrival = self._workload[request]
+        self._outputs[request] = arrival.output
         adapter, gates = self._adapters.get(arrival.adapter, arrival.rank) if arrival.adapter else (None, ())
         asked = arrival.output.length if self._conditions.max_tokens is None else self._conditions.max_tokens
         return NewRequest(
@@ -195,8 +198,7 @@ class Simulation:
 
     def _begin(self, request: int, num_prompt_tokens: int) -> None:
         """Mutates: from now on the request's tokens are known. One that asked for more ends itself."""
-        output = self._workload[request].output
-        tokens = token_ids((output,), vocab_size=self._engine.vocab_size)
+        tokens = token_ids((self._outputs.pop(request),), vocab_size=self._engine.vocab_size)
         if self._conditions.max_tokens is not None:
             tokens[-1] = self._engine.vocab_size
         self._answers.begin(request, num_prompt_tokens, self._journal.arrival(request), tokens)
