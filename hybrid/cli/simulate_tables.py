@@ -113,8 +113,8 @@ def _figures(summary: Summary) -> None:
         table.add_row(name, *map(_time, values))
     Console().print(table)
     _say(
-        f"{summary.output_tokens_per_second:,.0f} tokens/s out, {summary.total_tokens_per_second:,.0f} in all; "
-        f"{summary.batch:,.1f} requests and {summary.step_tokens:,.1f} tokens in a step of "
+        f"{summary.requests_per_second:.3g} requests/s, {summary.output_tokens_per_second:,.0f} tokens/s out, "
+        f"{summary.total_tokens_per_second:,.0f} in all; {summary.batch:,.1f} requests and {summary.step_tokens:,.1f} tokens in a step of "
         f"{_time(summary.step_seconds)}; {_share(summary.busy)} busy"
     )
     _say(
