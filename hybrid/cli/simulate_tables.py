@@ -114,8 +114,8 @@ def _figures(summary: Summary) -> None:
     Console().print(table)
     _say(
         f"{summary.requests_per_second:.3g} requests/s, {summary.output_tokens_per_second:,.0f} tokens/s out, "
-        f"{summary.total_tokens_per_second:,.0f} in all; {summary.batch:,.1f} requests and {summary.step_tokens:,.1f} tokens in a step of "
-        f"{_time(summary.step_seconds)}; {_share(summary.busy)} busy"
+        f"{summary.total_tokens_per_second:,.0f} in all; {summary.batch:,.1f} requests and "
+        f"{summary.step_tokens:,.1f} tokens in a step of {_time(summary.step_seconds)}; {_share(summary.busy)} busy"
     )
     _say(
         f"{_share(summary.hit_rate)} of prompt tokens from the cache; {summary.retractions:,} retractions, "

@@ -16,6 +16,7 @@ from hybrid.capacity.question import Question
 from hybrid.capacity.step_time import StepTime
 from hybrid.capacity.traffic import Traffic
 from hybrid.capacity.workload.workload import Workload
+from hybrid.engine_args import EngineArgs
 from hybrid.engine_memory import NO_LIMIT, pool_sizes
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, pool_bytes
 from hybrid.scheduler.config import SchedulerConfig
@@ -129,11 +130,15 @@ def _engine_model(
     more = {name: values[name] for name in CONFIG if name in values and name != "scheduling_policy"}
     asked = replace(question, **changes, scheduler={**question.scheduler, **more})
     made = plan(asked)
-    args = replace(made.args, scheduling_policy=values.get("scheduling_policy", made.args.scheduling_policy))
+    args = replace(
+        made.args,
+        scheduling_policy=values.get("scheduling_policy", made.args.scheduling_policy),
+        max_num_seqs=values.get("max_num_seqs", made.args.max_num_seqs),  # a row costs nothing: also more than planned
+    )
     config = args.scheduler_config(asked.max_image_tokens)
     return EngineModel(
         config=config,
-        sizes=_sizes(made, config, values),
+        sizes=_sizes(made, args, config, values),
         kinds=Kinds.of(made.spec),
         step_time=step_time(asked),
         vocab_size=asked.model.decoder.vocab_size,
@@ -142,13 +147,13 @@ def _engine_model(
     )
 
 
-def _sizes(made: Plan, config: SchedulerConfig, values: Mapping[str, Any]) -> PoolSizes:
+def _sizes(made: Plan, args: EngineArgs, config: SchedulerConfig, values: Mapping[str, Any]) -> PoolSizes:
     """split "engine": what the engine makes of that memory when it is told no sizes. A pool that is given takes its
     units from full attention, unless that is given too. Raises ValueError for more than there is."""
     spec, lora = made.spec, made.question.lora_bytes_per_unit()
-    sizes = made.sizes
+    sizes = replace(made.sizes, num_rows=args.num_seqs)
     if values.get("split") == "engine":
-        args = replace(made.args, num_full_blocks=None, num_window_blocks=None, num_state_slots=None)
+        args = replace(args, num_full_blocks=None, num_window_blocks=None, num_state_slots=None)
         positions = made.question.model.decoder.max_positions
         sizes = pool_sizes(args, config, spec, positions, made.memory_bytes, NO_LIMIT, lora)
     given = {name: values[name] for name in POOLS if name in values}

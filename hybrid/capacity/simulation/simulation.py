@@ -33,7 +33,7 @@ ATTAINMENT = 0.95  # of the requests must meet the targets
 SAMPLES = 1000  # of ledgers and queue, over the time in which requests arrive
 MOST_WAITING = 1000  # requests, and as many rounds of the rows; a longer queue has diverged
 ROUNDS_WAITING = 10
-MOST_WAITING_TOKENS = 2**25  # they take memory here as in the engine
+MOST_WAITING_TOKENS = 2**24  # in any case: they take memory, here as in the engine
 NO_GAPS = np.zeros(0, dtype=np.float32)
 
 
@@ -238,15 +238,17 @@ class Simulation:
         """ "" to go on. Pure."""
         targets, rows = self._conditions.targets, self._engine.sizes.num_rows
         records = self._journal.records(with_gaps=False)
+        unfinished = records.fate == Fate.UNFINISHED
+        tokens = int(records.prompt_tokens[unfinished & np.isnan(records.admitted)].sum())
+        if tokens > MOST_WAITING_TOKENS:
+            return f"the queue grows without bound: {num_waiting} requests of {tokens:,} tokens wait"
         missed = targets.missed(records, self.now)
         if targets and (missed & records.measured).sum() <= (1 - ATTAINMENT) * self._most:
             return ""  # the targets may still be attained
-        unfinished = records.fate == Fate.UNFINISHED
         if targets and self._arrivals.next_time() == float("inf"):
             could = unfinished & ~missed
             if unfinished.any() and not could.any():
                 return f"none of the last {int(unfinished.sum())} requests could meet the targets any more"
-        tokens = int(records.prompt_tokens[unfinished & np.isnan(records.admitted)].sum())
-        if num_waiting > MOST_WAITING + ROUNDS_WAITING * rows or tokens > MOST_WAITING_TOKENS:
+        if num_waiting > MOST_WAITING + ROUNDS_WAITING * rows:
             return f"the queue grows without bound: {num_waiting} requests wait"
         return ""

@@ -104,6 +104,7 @@ def test_a_pool_that_is_given_takes_its_units_from_full_attention() -> None:
             "num_full_blocks=10",
             r"num_full_blocks=10: not even one request of 1000 tokens fits: the full attention",
         ),
+        ("max_num_seqs=3000", r"max_num_seqs=3000: max_num_seqs 3000 is more than max_num_batched_tokens 2048"),
         ("max_num_seqs=0", r"max_num_seqs=0: max_num_seqs must be at least 1, got 0"),
         ("gpu=abacus", r"gpu=abacus: gpu 'abacus' is not one of a100-40"),
         ("reservation=2", r"reservation=2: initial_output_ratio 2\.0 is not between 0 and 1"),
@@ -112,6 +113,12 @@ def test_a_pool_that_is_given_takes_its_units_from_full_attention() -> None:
 def test_impossible_engines_say_which_setting(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         engine_with(text)
+
+
+def test_rows_may_be_more_than_planned() -> None:
+    planned = engine_with().sizes
+    more = engine_with(f"max_num_seqs={2 * planned.num_rows}").sizes
+    assert more == replace(planned, num_rows=2 * planned.num_rows)
 
 
 def test_requests_of_one_length_are_planned_as_such() -> None:

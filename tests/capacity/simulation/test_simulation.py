@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hybrid.capacity.simulation.records import Fate
 from hybrid.capacity.simulation.simulation import Conditions, Simulation, simulate
 from hybrid.capacity.simulation.targets import Targets
 from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.workload.parse import Surroundings, parse_workload
 from hybrid.capacity.workload.segments import token_ids
 from hybrid.engine import Engine
 from hybrid.frontend.prompt import Pixels, Prompt
@@ -127,6 +129,32 @@ def test_adapters_are_read_and_held() -> None:
     assert set(outcome.timeline.waiting_for) == {"gate"}
     too_large = simulate(engine(lora_units=1), traffic)
     assert (too_large.records.fate == Fate.REFUSED).all()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A second a step; `encoded` hears of every image."""
+
+    encoded: list[int]
+
+    def seconds(self, work: StepWork) -> float:
+        self.encoded.extend(work.image_tokens)
+        return 1.0
+
+
+def test_images_are_encoded_once() -> None:
+    """Four requests of two images of 20 tokens and 30 tokens of text; the same four again find their images."""
+    given = Surroundings(context="30", output="3", images=2, image_tokens=20)
+    traffic = parse_workload("steady", replace(given, num_requests=4))
+    seen = Seen([])
+    config = SchedulerConfig(max_image_tokens=20)
+    outcome = simulate(engine(seen, config=config, enable_prefix_caching=False), traffic)
+    assert (outcome.records.fate == Fate.COMPLETED).all() and outcome.records.prompt_tokens.tolist() == [70] * 4
+    assert seen.encoded == [20] * 8
+    assert outcome.timeline.cached[-1, outcome.timeline.pools.index("encoder")] == 160 / 512
+    twice = replace(traffic, times=np.zeros(4), keys=np.tile(traffic.keys[:3], 4))
+    simulate(engine(seen, config=config, enable_prefix_caching=False), twice)
+    assert seen.encoded == [20] * 10
 
 
 def test_nothing_is_sent_after_the_duration_and_nothing_measured_before_the_warm_up() -> None:
