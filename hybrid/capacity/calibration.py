@@ -100,7 +100,7 @@ class Calibrated:
     terms: Mapping[str, float]
     windows: tuple[Window, ...]
     attention: tuple[Mapping[str, float], ...]  # one for each of `windows`
-    overhead: Mapping[str, float]
+    overhead: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(OVERHEADS, 0.0))
     residuals: Mapping[str, Residual] = field(default_factory=dict)
     _vector: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
@@ -148,8 +148,8 @@ class Calibrated:
             raise ValueError(f"the calibration is of {self.model}, not of {name}; run hybrid plan calibrate {name}")
         if dtype != self.dtype:
             raise ValueError(
-                f"the calibration is of {self.model} in {self.dtype}, not in {dtype}; "
-                f"run hybrid plan calibrate {name} --dtype {dtype}"
+                f"the calibration is of {self.model} in {self.dtype}, not in {dtype}: "
+                f"give --weights-dtype {self.dtype}, or run hybrid plan calibrate {name} --dtype {dtype}"
             )
 
     def to_json(self) -> str:
