@@ -1,0 +1,87 @@
+"""Study: settings of an engine compared under one workload, each at one rate or at the highest that it can bear.
+
+Knows how to simulate; shows nothing.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hybrid.capacity.question import Question
+from hybrid.capacity.step_time import StepTime
+from hybrid.capacity.workload.workload import Workload
+
+from .engine_model import EngineModel
+from .goodput import Goodput, search
+from .settings import Setting, engine_model
+from .simulation import Conditions, simulate
+from .summary import Summary, summarise
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One setting: what came of it, or why there is no such engine."""
+
+    setting: Setting
+    engine: EngineModel | None
+    goodput: Goodput | None
+    why_not: str = ""
+
+    @property
+    def shown(self) -> Summary | None:
+        """The simulation that stands for the setting: at the goodput; where there is none, at the lowest rate."""
+        if self.goodput is None:
+            return None
+        return self.goodput.best or self.goodput.curve[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """rates: lowest and highest, requests per second; None: the workload as it is."""
+
+    question: Question
+    workload: Workload
+    step_time: Callable[[Question], StepTime]
+    conditions: Conditions
+    rates: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.conditions.warmup >= self.conditions.duration:
+            raise ValueError(
+                f"a warm-up of {self.conditions.warmup:g} s leaves nothing of a duration of "
+                f"{self.conditions.duration:g} s"
+            )
+        if self.rates is not None and self.rates[0] < self.rates[1] and not self.conditions.targets:
+            raise ValueError("a range of rates is searched for what meets targets; give --slo, such as ttft=2s,itl=50ms")
+
+    def case(self, setting: Setting, progress: Callable[[float], Progress]) -> Case:
+        """progress: given the rate of a simulation that begins, what to tell its time. Simulates."""
+        try:
+            engine = engine_model(self.question, setting, self.step_time, self.workload)
+        except ValueError as error:
+            return Case(setting, None, None, str(error))
+
+        def run(rate: float) -> Summary:
+            traffic = self.workload if self.rates is None else self.workload.scaled(rate)
+            outcome = simulate(engine, traffic, self.conditions, progress(rate))
+            return summarise(outcome, rate, self.conditions.targets)
+
+        low, high = self.rates or (self.workload.mean_rate,) * 2
+        return Case(setting, engine, search(run, low, high))
+
+
+def best(cases: Sequence[Case]) -> int | None:
+    """Index of the case with the highest goodput; of several, of the one that meets its targets most often, then of the
+    fastest; None: there is none."""
+
+    def merit(index: int) -> tuple[float, ...]:
+        shown, goodput = cases[index].shown, cases[index].goodput
+        if shown is None or goodput is None:
+            return (-math.inf,)
+        rate = goodput.best.rate if goodput.best is not None else 0.0
+        return rate, shown.attainment or 0.0, shown.output_tokens_per_second, -(shown.e2e.mean or math.inf)
+
+    chosen = max(range(len(cases)), key=merit, default=None)
+    return chosen if chosen is not None and cases[chosen].shown is not None else None
