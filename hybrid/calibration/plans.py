@@ -39,6 +39,11 @@ class Plans:
 
     def enter(self, shape: Shape) -> StepPlan:
         """Rows and their block tables; computes nothing. It goes before `step` of the same shape."""
+        full = _own_blocks(shape.rows, self._sizes, None) if self._kinds.full else NO_DELTA
+        window = _own_blocks(shape.rows, self._sizes, self._sizes.sliding_window) if self._kinds.window else NO_DELTA
+        return self._plan(self._new_rows(shape), (), full, window)
+
+    def _new_rows(self, shape: Shape) -> tuple[NewRow, ...]:
         new_rows = []
         for index, row in enumerate(shape.rows):
             known = row.computed + row.num_tokens
@@ -53,9 +58,7 @@ class Plans:
                     lora_id=0,
                 )
             )
-        full = _own_blocks(shape.rows, self._sizes, None) if self._kinds.full else NO_DELTA
-        window = _own_blocks(shape.rows, self._sizes, self._sizes.sliding_window) if self._kinds.window else NO_DELTA
-        return self._plan(tuple(new_rows), (), full, window)
+        return tuple(new_rows)
 
     def step(self, shape: Shape) -> StepPlan:
         """The step itself; may be repeated."""
@@ -71,7 +74,7 @@ class Plans:
         )
         blocks, slots = shape.block_copies, shape.state_copies
         return self._plan(
-            (),
+            self._new_rows(shape) if shape.enters else (),
             shape.rows,
             snapshots=snapshots,
             encode=images,

@@ -14,7 +14,7 @@ from .non_negative import non_negative_least_squares
 from .step_work import StepWork
 from .tally import Tally, Window
 
-CURVE_SIZES = tuple(2**power for power in range(16))
+APART = 1.3  # neighbouring points of a curve differ by at least this factor
 OUTLIERS = 3.0  # intervals of the engine this many times as long as fitted were something else: they do not count
 PASSES = 3
 
@@ -91,11 +91,17 @@ def residuals(calibrated: Calibrated, executed: Sequence[Measured], served: Sequ
 
 
 def _sizes(found: Sequence[int], what: str) -> tuple[int, ...]:
-    """Points of a curve: those powers of two that were measured, and the largest."""
-    there = {size for size in found if size > 0}
+    """Points of a curve: from the smallest size that was measured to the largest."""
+    there = sorted({size for size in found if size > 0})
     if not there:
         raise ValueError(f"no step with {what} was measured")
-    return tuple(sorted({size for size in CURVE_SIZES if size in there} | {max(there)}))
+    sizes = [there[0]]
+    for size in there[1:]:
+        if size >= APART * sizes[-1]:
+            sizes.append(size)
+    if sizes[-1] != there[-1]:
+        sizes[-1] = there[-1]
+    return tuple(sizes)
 
 
 def _steps(sizes: tuple[int, ...], found: Sequence[int]) -> Floats:
