@@ -29,7 +29,7 @@ class Execution:
     def __init__(
         self, runner: ModelRunner, kinds: Kinds, vocab_size: int, params: SamplingParams, image_tokens: int, side: int
     ) -> None:
-        """params: of every row. side: of an image, pixels. Mutates the runner: requests enter, its caches are filled."""
+        """params: of every row. side: of an image, pixels. Mutates the runner: its requests enter."""
         self._runner = runner
         self._plans = Plans(runner.sizes, kinds, vocab_size, image_tokens)
         random = np.random.default_rng(0)
@@ -37,6 +37,11 @@ class Execution:
         for row in range(runner.sizes.num_rows):
             images = pictures if row == 0 and image_tokens else None
             runner.add_request(request_id(row), params, images, seed=row)
+
+    def close(self) -> None:
+        """Mutates the runner: it knows none of these requests any more."""
+        for row in range(self._runner.sizes.num_rows):
+            self._runner.remove_request(request_id(row))
 
     def measure(self, shapes: list[Shape], seconds: float) -> list[Measured]:
         """About so many seconds of runs, round after round over the shapes, the smallest first; each at least once
@@ -48,7 +53,8 @@ class Execution:
                 self._run(shape)
         taken: dict[Shape, list[float]] = {}
         begin = perf_counter()
-        with tqdm(total=round(seconds), desc="step times", unit="s") as bar:
+        whole = round(seconds)
+        with tqdm(total=whole, desc="step times", unit="s") as bar:
             for turn in range(MOST_RUNS):
                 for shape in shapes if turn == 0 else list(taken):
                     share = FIRST_SHARE if turn == 0 else 1.0
@@ -57,8 +63,8 @@ class Execution:
                     if taken and spent + expected > share * seconds:
                         continue  # smaller ones may still have room
                     taken.setdefault(shape, []).append(self._run(shape))
-                    bar.update(min(round(perf_counter() - begin), bar.total) - bar.n)
-            bar.update(bar.total - bar.n)
+                    bar.update(min(round(perf_counter() - begin), whole) - bar.n)
+            bar.update(whole - bar.n)
         return [
             Measured(StepWork.of(self._plans.step(shape)), median(runs[1:] or runs), shape.kind)
             for shape, runs in taken.items()

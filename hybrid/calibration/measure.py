@@ -1,21 +1,19 @@
 """Measure: a whole calibration: an engine built as a server builds it, its runner and its loop timed, all fitted."""
 
 import platform
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 
 from hybrid.capacity.calibration import Calibrated, Conditions, fingerprint
-from hybrid.capacity.fitting import fit_execution, fit_overhead, residuals
-from hybrid.capacity.tally import Window
-from hybrid.checkpoints import find_checkpoint
+from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, residuals
+from hybrid.capacity.layer_costs import LayerCosts
+from hybrid.capacity.model_file import open_model
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import set_up
-from hybrid.models.blueprint.model import Model
-from hybrid.models.loading import read_config
 from hybrid.pools.sizing import Kinds
-from hybrid.pools.specs import FullAttentionSpec, SlidingWindowSpec
+from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
 
 from .execution import Execution
@@ -42,16 +40,46 @@ def calibrate(args: EngineArgs, seconds: float, temperature: float) -> Calibrate
         watched.append(TimedRunner(runner))
         return watched[0]
 
+    # 1. the engine
+    model = open_model(args.model)
     setup = set_up(args, wrap)
-    timed, model = watched[0], read_config(find_checkpoint(args.model))
-    runner, vision = timed.runner, model.vision
-    spec = model.spec(str(runner.dtype).removeprefix("torch."))
-    kinds, windows = Kinds.of(spec), model_windows(model)
+    timed, sizes = watched[0], setup.sizes
+    dtype = str(timed.runner.dtype).removeprefix("torch.")
+    spec, vision = model.spec(dtype), model.vision
+    kinds, windows = Kinds.of(spec), LayerCosts.of(model, spec).windows
+    # 2. its runner
     image_tokens = vision.num_image_tokens if vision is not None else 0
-    shapes = design(runner.sizes, kinds, args.max_num_batched_tokens, image_tokens)
     side = vision.image_size if vision is not None else 0
-    execution = Execution(runner, kinds, setup.processor.vocab_size, params, image_tokens, side)
+    execution = Execution(timed.runner, kinds, setup.processor.vocab_size, params, image_tokens, side)
+    shapes = design(sizes, kinds, args.max_num_batched_tokens, image_tokens)
     measured = execution.measure(shapes, seconds * (1 - OVERHEAD_SHARE))
-    execution.leave()
+    execution.close()
     fitted = fit_execution(measured, windows)
-    made = Calibrated(...)
+    without = Calibrated(
+        model=str(args.model),
+        fingerprint=fingerprint(model),
+        dtype=dtype,
+        conditions=_conditions(timed.runner.device, temperature),
+        tokens=fitted.tokens,
+        logits=fitted.logits,
+        terms=fitted.terms,
+        windows=windows,
+        attention=fitted.attention,
+    )
+    # 3. its loop
+    batches = [batch for batch in BATCHES if batch <= sizes.num_rows]
+    intervals = measure_overhead(setup, timed, params, batches, seconds * OVERHEAD_SHARE)
+    beside = [interval - without.seconds(work) for work, interval in intervals]
+    made = replace(without, overhead=fit_overhead([work for work, _ in intervals], beside))
+    served = [Measured(work, interval, "served") for work, interval in intervals]
+    return replace(made, residuals=residuals(made, measured, served))
+
+
+def _conditions(device: torch.device, temperature: float) -> Conditions:
+    machine = platform.processor() or platform.machine()
+    if device.type == "cuda":
+        machine = torch.cuda.get_device_name(device)
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    return Conditions(
+        machine=machine, device=device.type, threads=torch.get_num_threads(), temperature=temperature, date=date
+    )

@@ -4,7 +4,7 @@ readers of streams in the event loop as requests."""
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from time import perf_counter
 
 import numpy as np
@@ -52,9 +52,7 @@ def measure_overhead(
     return list(_intervals(timed.executed[begin:], {index - begin for index in pauses.after}))
 
 
-async def _serve(
-    setup: Setup, pauses: _Pauses, params: SamplingParams, batches: Sequence[int], seconds: float
-) -> None:
+async def _serve(setup: Setup, pauses: _Pauses, params: SamplingParams, batches: Sequence[int], seconds: float) -> None:
     engine = AsyncEngine(setup.engine, setup.processor, observer=pauses)
     random, numbers = np.random.default_rng(0), count()
     vocab_size, longest = setup.processor.vocab_size, setup.sizes.max_model_len
@@ -83,6 +81,6 @@ async def _serve(
 
 
 def _intervals(executed: Sequence[Executed], pauses: set[int]) -> Iterator[tuple[StepWork, float]]:
-    for index, (one, following) in enumerate(zip(executed, executed[1:])):
+    for index, (one, following) in enumerate(pairwise(executed)):
         if index not in pauses:
             yield replace(one.work, new_rows=following.work.new_rows), following.begin - one.begin

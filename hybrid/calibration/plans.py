@@ -39,6 +39,11 @@ class Plans:
 
     def enter(self, shape: Shape) -> StepPlan:
         """Rows and their block tables; computes nothing. It goes before `step` of the same shape."""
+        full = _own_blocks(shape.rows, self._sizes, None) if self._kinds.full else NO_DELTA
+        window = _own_blocks(shape.rows, self._sizes, self._sizes.sliding_window) if self._kinds.window else NO_DELTA
+        return self._plan(self._new_rows(shape), (), full, window)
+
+    def _new_rows(self, shape: Shape) -> tuple[NewRow, ...]:
         new_rows = []
         for index, row in enumerate(shape.rows):
             known = row.computed + row.num_tokens
@@ -53,9 +58,7 @@ class Plans:
                     lora_id=0,
                 )
             )
-        full = _own_blocks(shape.rows, self._sizes, None) if self._kinds.full else NO_DELTA
-        window = _own_blocks(shape.rows, self._sizes, self._sizes.sliding_window) if self._kinds.window else NO_DELTA
-        return self._plan(tuple(new_rows), (), full, window)
+        return tuple(new_rows)
 
     def step(self, shape: Shape) -> StepPlan:
         """The step itself; may be repeated."""
@@ -69,12 +72,16 @@ class Plans:
             EncodeImage(image_hash(index), request_id(0), np.arange(self._image_tokens) + index * self._image_tokens)
             for index in range(shape.images)
         )
-        copies = {
-            "full_copies": _pairs(shape.block_copies, sizes.num_full_blocks if self._kinds.full else 0),
-            "window_copies": _pairs(shape.block_copies, sizes.num_window_blocks if self._kinds.window else 0),
-            "state_copies": _pairs(shape.state_copies, sizes.num_state_slots if self._kinds.state else 0),
-        }
-        return self._plan((), shape.rows, snapshots=snapshots, encode=images, **copies)
+        blocks, slots = shape.block_copies, shape.state_copies
+        return self._plan(
+            self._new_rows(shape) if shape.enters else (),
+            shape.rows,
+            snapshots=snapshots,
+            encode=images,
+            full_copies=_pairs(blocks, sizes.num_full_blocks if self._kinds.full else 0),
+            window_copies=_pairs(blocks, sizes.num_window_blocks if self._kinds.window else 0),
+            state_copies=_pairs(slots, sizes.num_state_slots if self._kinds.state else 0),
+        )
 
     def _plan(
         self,
@@ -124,7 +131,7 @@ def _own_blocks(rows: Sequence[Row], sizes: PoolSizes, window: int | None) -> Bl
 
 
 def _pairs(count: int, units: int) -> Ints:
-    """Copies between the last units of a pool: the last but one of each pair is read."""
+    """Copies of unit 0 to the last units of a pool, which `fits` keeps free of rows."""
     if count == 0 or units < 2:
         return NO_PAIRS
     destination = units - 1 - np.arange(min(count, units - 1))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for
 
 SNAPSHOTS = (1, 4)
-COPIES = 4
+COPIES = (1, 4)
 IMAGES = (1, 4)
 
 
@@ -24,10 +24,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """snapshots: of the last row. state_copies, block_copies: into units that no row uses. images: before the rows."""
+    """enters: the rows are new. snapshots: of the last row. state_copies, block_copies: into units that no row uses.
+    images: encoded before."""
 
     kind: str
     rows: tuple[Row, ...]
+    enters: bool = False
     snapshots: int = 0
     state_copies: int = 0
     block_copies: int = 0
@@ -71,40 +73,46 @@ def window_blocks(row: Row, sizes: PoolSizes) -> int:
 
 def _all(sizes: PoolSizes, kinds: Kinds, budget: int, image_tokens: int) -> Iterator[Shape]:
     longest = sizes.max_model_len - 1
-    batches = _powers(1, min(sizes.num_rows, budget))
-    chunks = _powers(2, min(budget, longest - 1))
+    batches = _sizes(1, min(sizes.num_rows, budget))
+    chunks = _sizes(2, min(budget, longest - 1))
+    middle = longest // 4
     for batch in batches:
-        for context in (longest // 64, longest // 4, longest - 1):
+        for context in (longest // 64, middle, longest - 1):
             yield Shape("decode", (Row(context),) * batch)
     for chunk in chunks:
         for offset, samples in ((0, False), (0, True), (longest // 2, False), (longest - chunk - 1, True)):
             if offset >= 0:
                 yield Shape("prefill", (Row(offset, chunk, samples),))
-        for count in (4, 16):
+        for count in (3, 10):
             if chunk >= 2 * count:
                 yield Shape("prefill", (Row(0, chunk // count),) * count)
         for batch in batches[1::2]:
-            if batch + chunk <= budget:
-                yield Shape("mixed", (Row(longest // 4),) * batch + (Row(0, chunk, batch % 8 == 0),))
-        rest = budget - batches[-1]
+            yield Shape("mixed", (Row(middle),) * batch + (Row(0, chunk, batch % 4 == 1),))
     for batch in batches[1::2]:
         if (rest := min(budget - batch, longest - 1)) > 1:  # what a step holds beside its decodes
-            yield Shape("mixed", (Row(longest // 4),) * batch + (Row(0, rest),))
-    small = Row(0, min(64, *chunks[-1:]), False) if chunks else Row(0)
+            yield Shape("mixed", (Row(middle),) * batch + (Row(0, rest),))
+    small = Row(0, min(50, chunks[-1]), False) if chunks else Row(0)
+    plain = (Row(middle),)
+    for batch in batches[::2]:
+        yield Shape("entering", (small,) * batch, enters=True)
     if kinds.state and small.num_tokens > max(SNAPSHOTS):
         for count in SNAPSHOTS:
             yield Shape("snapshots", (small,), snapshots=count)
-    if kinds.state:
-        yield Shape("copies", (Row(0),), state_copies=COPIES)
-    if kinds.full or kinds.window:
-        yield Shape("copies", (Row(0),), block_copies=COPIES)
+    for count in COPIES:
+        if kinds.state:
+            yield Shape("copies", plain, state_copies=count)
+        if kinds.full or kinds.window:
+            yield Shape("copies", plain, block_copies=count)
     for count in IMAGES:
         if image_tokens and count * image_tokens <= sizes.encoder_tokens:
-            yield Shape("images", (small,), images=count)
+            yield Shape("images", plain, images=count)
 
 
-def _powers(first: int, last: int) -> list[int]:
-    """Powers of two from `first` to `last`, and `last`."""
-    if last < first:
-        return []
-    return sorted({first << shift for shift in range(32) if first << shift <= last} | {last})
+def _sizes(first: int, last: int) -> list[int]:
+    """From `first` to `last`, each about half as many again as the one before, and odd: what divides evenly is faster
+    than most."""
+    sizes = [first] if first <= last else []
+    while sizes and sizes[-1] < last:
+        following = sizes[-1] + 1 if sizes[-1] < 3 else round(1.5 * sizes[-1]) | 1
+        sizes.append(min(following, last))
+    return sizes

@@ -18,10 +18,12 @@ from .tally import Tally, Window
 
 VERSION = 1
 
-# What the execution of a step is made of, beside the curves; and, for each window, what attention does.
+# What the execution of a step is made of, beside the curves: a "with_" counts once for a step that has any. And, for
+# each window, what attention does.
 TERMS = (
-    "with_decodes", "decode", "with_chunks", "chunk", "chunk_token", "mixed", "snapshot", "state_copy", "block_copy",
-    "image_step", "image", "adapter", "adapted_unit", "loaded_unit",
+    "with_decodes", "decode", "with_chunks", "chunk", "chunk_token", "chunk_block", "mixed", "new_row",
+    "with_snapshots", "snapshot", "with_state_copies", "state_copy", "with_block_copies", "block_copy",
+    "with_images", "image", "adapter", "adapted_unit", "loaded_unit",
 )  # fmt: skip
 WINDOW_TERMS = ("decode_key", "chunk_pair", "chunk_key")
 # What the engine does beside it: for each step, each token that is handed out, each request.
@@ -100,7 +102,7 @@ class Calibrated:
     terms: Mapping[str, float]
     windows: tuple[Window, ...]
     attention: tuple[Mapping[str, float], ...]  # one for each of `windows`
-    overhead: Mapping[str, float]
+    overhead: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(OVERHEADS, 0.0))
     residuals: Mapping[str, Residual] = field(default_factory=dict)
     _vector: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
@@ -148,8 +150,8 @@ class Calibrated:
             raise ValueError(f"the calibration is of {self.model}, not of {name}; run hybrid plan calibrate {name}")
         if dtype != self.dtype:
             raise ValueError(
-                f"the calibration is of {self.model} in {self.dtype}, not in {dtype}; "
-                f"run hybrid plan calibrate {name} --dtype {dtype}"
+                f"the calibration is of {self.model} in {self.dtype}, not in {dtype}: "
+                f"give --weights-dtype {self.dtype}, or run hybrid plan calibrate {name} --dtype {dtype}"
             )
 
     def to_json(self) -> str:
@@ -191,18 +193,25 @@ class Calibrated:
 def amounts(work: StepWork, tally: Tally) -> tuple[float, ...]:
     """How much of each of TERMS, then for each window of WINDOW_TERMS, is in a step."""
     decodes, chunks = tally.num_decodes, tally.num_chunks
+    blocks = work.full_copies + work.window_copies
+    images = len(work.image_tokens)
     first: tuple[float, ...] = (
         decodes > 0,
         decodes,
         chunks > 0,
         chunks,
         tally.num_tokens - decodes,
+        tally.chunk_blocks,
         decodes > 0 and chunks > 0,
+        work.new_rows,
+        work.snapshots > 0,
         work.snapshots,
+        work.state_copies > 0,
         work.state_copies,
-        work.full_copies + work.window_copies,
-        len(work.image_tokens) > 0,
-        len(work.image_tokens),
+        blocks > 0,
+        blocks,
+        images > 0,
+        images,
         len(work.adapted),
         sum(adapted.num_tokens * adapted.units for adapted in work.adapted) if work.adapted else 0,
         work.loaded_units,

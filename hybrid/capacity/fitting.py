@@ -14,7 +14,7 @@ from .non_negative import non_negative_least_squares
 from .step_work import StepWork
 from .tally import Tally, Window
 
-CURVE_SIZES = tuple(2**power for power in range(16))
+APART = 1.3  # neighbouring points of a curve differ by at least this factor
 OUTLIERS = 3.0  # intervals of the engine this many times as long as fitted were something else: they do not count
 PASSES = 3
 
@@ -48,16 +48,16 @@ def fit_execution(measured: Sequence[Measured], windows: tuple[Window, ...]) -> 
     token_sizes = _sizes([tally.num_tokens for tally in tallies], "tokens")
     logit_sizes = _sizes([work.num_sampled for work in works], "sampled rows")
     parts = [
-        _hats(token_sizes, [tally.num_tokens for tally in tallies]),
-        _hats(logit_sizes, [work.num_sampled for work in works]),
+        _steps(token_sizes, [tally.num_tokens for tally in tallies]),
+        _steps(logit_sizes, [work.num_sampled for work in works]),
         np.array([amounts(work, tally) for work, tally in zip(works, tallies)], dtype=np.float64),
     ]
     solved = non_negative_least_squares(np.hstack(parts) / seconds[:, None], np.ones(len(seconds)))
     tokens, logits, terms = np.split(solved, np.cumsum([len(token_sizes), len(logit_sizes)]))
     own, attention = terms[: len(TERMS)], terms[len(TERMS) :].reshape(len(windows), len(WINDOW_TERMS))
     return Execution(
-        Curve(token_sizes, tuple(tokens.tolist())),
-        Curve(logit_sizes, tuple(logits.tolist())),
+        Curve(token_sizes, tuple(tokens.cumsum().tolist())),
+        Curve(logit_sizes, tuple(logits.cumsum().tolist())),
         dict(zip(TERMS, own.tolist())),
         tuple(dict(zip(WINDOW_TERMS, row.tolist())) for row in attention),
     )
@@ -77,11 +77,13 @@ def fit_overhead(works: Sequence[StepWork], seconds: Sequence[float]) -> dict[st
     return dict(zip(OVERHEADS, solved.tolist()))
 
 
-def residuals(calibrated: Calibrated, measured: Sequence[Measured]) -> dict[str, Residual]:
-    """By kind of step."""
+def residuals(calibrated: Calibrated, executed: Sequence[Measured], served: Sequence[Measured]) -> dict[str, Residual]:
+    """By kind of step. executed: by the runner alone; served: with all that the engine does beside it."""
     off: dict[str, list[float]] = {}
-    for entry in measured:
+    for entry in executed:
         off.setdefault(entry.kind, []).append(abs(calibrated.execution(entry.work) / entry.seconds - 1))
+    for entry in served:
+        off.setdefault(entry.kind, []).append(abs(calibrated.seconds(entry.work) / entry.seconds - 1))
     return {
         kind: Residual(len(values), *(round(float(np.percentile(values, p)), 4) for p in (50, 95)))
         for kind, values in off.items()
@@ -89,17 +91,24 @@ def residuals(calibrated: Calibrated, measured: Sequence[Measured]) -> dict[str,
 
 
 def _sizes(found: Sequence[int], what: str) -> tuple[int, ...]:
-    """Points of a curve: those powers of two that were measured, and the largest."""
-    there = {size for size in found if size > 0}
+    """Points of a curve: from the smallest size that was measured to the largest."""
+    there = sorted({size for size in found if size > 0})
     if not there:
         raise ValueError(f"no step with {what} was measured")
-    return tuple(sorted({size for size in CURVE_SIZES if size in there} | {max(there)}))
+    sizes = [there[0]]
+    for size in there[1:]:
+        if size >= APART * sizes[-1]:
+            sizes.append(size)
+    if sizes[-1] != there[-1]:
+        sizes[-1] = there[-1]
+    return tuple(sizes)
 
 
-def _hats(sizes: tuple[int, ...], found: Sequence[int]) -> Floats:
-    """[len(found), len(sizes)]: the share of each point of a curve in its value at each size found."""
+def _steps(sizes: tuple[int, ...], found: Sequence[int]) -> Floats:
+    """[len(found), len(sizes)]: the share in a curve's value, at each size found, of the step up to each of its points.
+    Steps are not negative: more of anything never takes less time, whatever noise says."""
     matrix = np.zeros((len(found), len(sizes)))
     for row, size in enumerate(found):
         for index, weight in interpolation(sizes, size) if size else ():
-            matrix[row, index] = weight
+            matrix[row, : index + 1] += weight
     return matrix

@@ -11,6 +11,7 @@ from hybrid.pools.ledger import Ints
 
 from .step_work import StepWork
 
+BLOCK = 64
 Window = int | None  # tokens that a token sees, itself included; None: all before it
 
 
@@ -18,6 +19,7 @@ Window = int | None  # tokens that a token sees, itself included; None: all befo
 class Tally:
     """One entry per window in the tuples.
 
+    chunk_blocks: of BLOCK tokens, the last one of each chunk filled up, as scans take them.
     decode_keys: that decodes see, themselves included. chunk_pairs: of a chunk's token and a token that it sees.
     chunk_keys: that some token of a chunk sees.
     """
@@ -25,6 +27,7 @@ class Tally:
     num_tokens: int
     num_decodes: int
     num_chunks: int
+    chunk_blocks: int
     decode_keys: tuple[int, ...]
     chunk_pairs: tuple[int, ...]
     chunk_keys: tuple[int, ...]
@@ -41,14 +44,15 @@ class Tally:
         total = int(np.add.reduce(tokens))
         nothing = (0,) * len(windows)
         if total == rows:
-            return cls(total, rows, 0, _decode_keys(computed, windows), nothing, nothing)
+            return cls(total, rows, 0, 0, _decode_keys(computed, windows), nothing, nothing)
         single = tokens == 1
         chunked = ~single
         begin, length = computed[chunked], tokens[chunked]
         decodes = rows - len(length)
         keys = _decode_keys(computed[single], windows) if decodes else nothing
         pairs, seen = zip(*(_chunk_keys(begin, length, window) for window in windows)) if windows else ((), ())
-        return cls(total, decodes, len(length), keys, pairs, seen)
+        blocks = int(np.add.reduce(-(-length // BLOCK)))
+        return cls(total, decodes, len(length), blocks, keys, pairs, seen)
 
 
 def _decode_keys(computed: Ints, windows: tuple[Window, ...]) -> tuple[int, ...]:
