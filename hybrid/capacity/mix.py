@@ -6,13 +6,13 @@ is among those. Knows lengths and pools; no bytes, no model.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybrid.pools.ledger import Ints
-from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for
-from hybrid.pools.window import window_quota
+from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, life_units
 from hybrid.scheduler.reservation import MAX_RATIO, MIN_RATIO
 
 from .traffic import Traffic
@@ -36,10 +36,18 @@ class Mix:
     """Draws of requests that run at once, in the order in which they were admitted."""
 
     def __init__(
-        self, traffic: Traffic, shape: PoolSizes, kinds: Kinds, batched: int, most: int, shared_tokens: int = 0
+        self,
+        traffic: Traffic,
+        need: Need,
+        shape: PoolSizes,
+        kinds: Kinds,
+        batched: int,
+        most: int,
+        shared_tokens: int = 0,
     ) -> None:
-        """shape: its facts; no capacities are read. batched: tokens per step. most: requests at once. shared_tokens:
-        with which all begin; no prompt may be shorter."""
+        """need: of the longest; what is in it beside the length counts for all. shape: its facts; no capacities are
+        read. batched: tokens per step. most: requests at once. shared_tokens: with which all begin; no prompt may be
+        shorter."""
         block, self._kinds = shape.block_size, kinds
         own = traffic.prompts - shared_tokens
         life = traffic.outputs + own / batched  # steps
@@ -58,7 +66,7 @@ class Mix:
         self._full = ((-(-reached // block) - shared) * kinds.full).cumsum(axis=1)
         self._used = ((-(-known // block) - shared) * kinds.full).cumsum(axis=1)
         totals, numbers = np.unique(traffic.prompts + traffic.permitted, return_inverse=True)
-        quotas = [window_quota(shape.sliding_window, block, shape.lookahead, int(t)) * kinds.window for t in totals]
+        quotas = [life_units(replace(need, max_total_tokens=int(t)), shape, kinds).window for t in totals]
         self._window = np.array(quotas, dtype=np.int64)[numbers][who].cumsum(axis=1)
         self._kept_windows = min(quotas[-1], beginning)
 
@@ -72,12 +80,11 @@ class Mix:
         pools = ((self._full, full - self._kept), (self._window, window - self._kept_windows))
         return np.array([[np.searchsorted(draw, blocks, "right") for draw in taken] for taken, blocks in pools])
 
-    def concurrency(self, full: Ints, window: Ints, num_seqs: Ints) -> Ints:
-        """Mean requests at once for values of the pools: blocks of full attention and of windows without those for
-        chunks, and requests for which there are rows and states. [number of values]"""
-        at_once = np.minimum(self.numbers(full, window).min(axis=0), num_seqs)
-        mean: Ints = np.minimum(at_once, self._budget).mean(axis=0)
-        return mean
+    def concurrency(self, full: Ints, window: Ints, num_seqs: Ints) -> NDArray[np.float64]:
+        """Mean requests that memory holds at once, for values of the pools: blocks of full attention, of windows but
+        for chunks, and requests for which there are rows and states. [number of values]"""
+        held: NDArray[np.float64] = np.minimum(self.numbers(full, window).min(axis=0), num_seqs).mean(axis=0)
+        return held
 
     def expected(self, sizes: PoolSizes, chunk_tokens: int) -> Expected:
         """In pools of these sizes, so many tokens of prefill in flight beside the windows."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass, fields, replace
 from hybrid.engine_args import EngineArgs
 from hybrid.pools.sizing import PoolSizes, blocks_for, concurrency, lora_units
 
+from .activations import activation_bytes
 from .limits import Limits, limits
 from .mix import Expected, Mix
-from .model_file import activation_bytes, num_parameters
+from .model_file import num_parameters
 from .question import NothingFitsError, Question
 from .split import Split
 
@@ -99,7 +100,7 @@ def plan(question: Question) -> Plan:
         chunk_bytes=blocks_for(split.batched, block) * block * spec.window_bytes_per_token,
         shared_bytes=shared * block * spec.full_bytes_per_token,
         adapter_bytes=lora_units(question.rank) * split.lora_bytes_per_unit,
-        image_bytes=question.image_tokens * (embedding_bytes + token_bytes),
+        image_bytes=split.image_entry * embedding_bytes + question.image_tokens * token_bytes,
         expected=None if mix is None else mix.expected(sizes, split.least_chunk),
         marginal=_marginal(split, mix, asked.sizes, memory),
     )

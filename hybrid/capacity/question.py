@@ -102,7 +102,7 @@ class Question:
 
     @property
     def max_image_tokens(self) -> int:
-        """Of the largest image that the model takes; 0 for a model without images."""
+        """Of the largest entry that an image has in the encoder pool; 0 for a model without images."""
         return image_tokens(self.model, None)
 
     @property
@@ -186,9 +186,11 @@ class Question:
 
 
 def image_tokens(model: Model, size: tuple[int, int] | None) -> int:
-    """Of an image of so many pixels, width and height; None: of the largest one. 0 for a model without images."""
-    del size  # the native architecture lays every image on a square
-    return model.vision.num_image_tokens if model.vision is not None else 0
+    """Of an image of so many pixels, width and height; None: of the largest entry that an image has in the encoder
+    pool. 0 for a model without images."""
+    if model.vision is None:
+        return 0
+    return model.vision.tokens.most if size is None else model.vision.tokens(*size)
 
 
 def _with_dtype(spec: LayerSpec, dtype: str) -> LayerSpec:

@@ -36,13 +36,14 @@ class Split:
         self.lora_bytes_per_unit = question.lora_bytes_per_unit()
         self.kinds = Kinds.of(self.spec)
         self.shared_prefix = question.shared_prefix
-        self.config = self.args.scheduler_config(question.max_image_tokens)
+        unsplit = question.model.vision is not None and question.model.vision.bidirectional
+        self.config = self.args.scheduler_config(question.max_image_tokens, unsplit)
         self._positions = question.model.decoder.max_positions
         # What the engine makes of these arguments for one request says the rest: lookahead, window, LoRA units.
         self.shape = self.engine_sizes(replace(self.args, memory=None), HOST_ROOM)
-        self.need = Need(
-            question.total_tokens, (question.image_tokens,) * question.images, question.rank if question.adapters else 0
-        )
+        self.image_entry = min(question.image_tokens, question.max_image_tokens)
+        rank = question.rank if question.adapters else 0
+        self.need = Need(question.total_tokens, (self.image_entry,) * question.images, rank, unsplit)
         self.batched = question.max_num_batched_tokens
         self.least_chunk = -(-self.batched // MIN_CHUNK_SHARE)
         self.most_seqs = min(question.max_num_seqs or self.batched, self.batched)  # a step has a token for each
@@ -107,7 +108,7 @@ class Split:
         if question.traffic is None:
             return None
         most = min(self.most_seqs, MOST_MIXED)
-        return Mix(question.traffic, self.shape, self.kinds, self.batched, most, self.shared_prefix)
+        return Mix(question.traffic, self.need, self.shape, self.kinds, self.batched, most, self.shared_prefix)
 
     def best(self, num_seqs: int, memory_bytes: int) -> PoolSizes | None:
         """The pools for `num_seqs` requests, with as much room for chunks as memory leaves; None: for none."""

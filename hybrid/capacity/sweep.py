@@ -25,8 +25,11 @@ class Point:
     why_not: str = ""
 
     @property
-    def concurrency(self) -> int:
-        return self.plan.concurrency if self.plan is not None else 0
+    def concurrency(self) -> float:
+        """On average where requests are of many lengths."""
+        if self.plan is None:
+            return 0
+        return self.plan.concurrency if self.plan.expected is None else self.plan.expected.concurrency
 
 
 def parse_sweep(text: str) -> tuple[str, tuple[int, ...]]:

@@ -76,6 +76,13 @@ def show(made: Plan) -> None:
         say(flags)
 
 
+def _at_once(made: Plan) -> tuple[str, str]:
+    """How many run, on average where they are of many lengths, and what binds."""
+    if made.expected is None:
+        return f"{made.concurrency:,}", made.binding_pool
+    return f"{made.expected.concurrency:,.1f}", made.expected.binding_pool
+
+
 def _binds(pool: str) -> str:
     return f"the {pool} binds" if pool == TOKEN_BUDGET else f"the {pool} pool binds"
 
@@ -90,8 +97,8 @@ def show_sweep(axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
             if made is None:
                 table.add_row(f"{point.value:,}", name, "0", "", "does not fit")
             else:
-                request = f"{made.request_bytes.total:,}"
-                table.add_row(f"{point.value:,}", name, f"{made.concurrency:,}", request, made.binding_pool)
+                count, pool = _at_once(made)
+                table.add_row(f"{point.value:,}", name, count, f"{made.request_bytes.total:,}", pool)
     Console().print(table)
 
 
@@ -103,6 +110,6 @@ def show_side_by_side(plans: Mapping[str, Plan | None]) -> None:
             table.add_row(short_name(name), "", "", "", "", "", "0", "does not fit")
             continue
         one = made.request_bytes
-        sizes = (made.weights_bytes, made.spec.full_bytes_per_token, one.window, one.state, one.total, made.concurrency)
-        table.add_row(short_name(name), *(f"{size:,}" for size in sizes), made.binding_pool)
+        sizes = (made.weights_bytes, made.spec.full_bytes_per_token, one.window, one.state, one.total)
+        table.add_row(short_name(name), *(f"{size:,}" for size in sizes), *_at_once(made))
     Console().print(table)

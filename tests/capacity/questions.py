@@ -11,6 +11,7 @@ from hybrid.adapters.registry import Adapter
 from hybrid.capacity.model_file import open_model
 from hybrid.capacity.planning import Plan, plan
 from hybrid.capacity.question import Question
+from hybrid.capacity.split import Split
 from hybrid.pools.sizing import Kinds
 from hybrid.scheduler.plan import StepResult
 from hybrid.scheduler.request import ImageInput, NewRequest
@@ -59,8 +60,7 @@ def peak_running(made: Plan, extra: int = 3) -> int:
     A runner that samples token 1 stands for the model. Nothing was retracted, or this fails.
     """
     asked = made.question
-    config = made.args.scheduler_config(asked.image_tokens)
-    scheduler = Scheduler(config, made.sizes, Kinds.of(made.spec))
+    scheduler = Scheduler(Split(asked).config, made.sizes, Kinds.of(made.spec))
     tokens = asked.context + asked.images * asked.image_tokens
     for index in range(made.concurrency + extra):
         prompt = np.full(tokens, 2 + index, dtype=np.int32)

@@ -43,7 +43,8 @@ def kept_up(made: Plan, sizes: PoolSizes | None = None) -> tuple[float, float]:
     traffic = made.question.traffic
     assert traffic is not None and made.expected is not None
     scheduler = Scheduler(made.args.scheduler_config(0), sizes or made.sizes, Kinds.of(made.spec))
-    for index in range(min(len(traffic.prompts), int(10 * made.expected.concurrency))):
+    turns = 40 if made.expected.binding_pool == TOKEN_BUDGET else 10  # they are short
+    for index in range(min(len(traffic.prompts), int(turns * made.expected.concurrency))):
         prompt = np.full(traffic.prompts[index], 2 + index, dtype=np.int32)
         prompt[: made.question.shared_prefix] = 1
         scheduler.add(NewRequest(f"r{index}", prompt, max_tokens=int(traffic.outputs[index])))

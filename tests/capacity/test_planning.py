@@ -68,6 +68,28 @@ def test_images(images: int) -> None:
         question("Jamba-v0.1", images=1)
 
 
+class ByArea:
+    """A token for 64 pixels; the encoder pool has entries of at most 16."""
+
+    most = 16
+
+    def __call__(self, width: int, height: int) -> int:
+        return width * height // 64
+
+
+def test_images_of_any_size() -> None:
+    """The blueprint says how many tokens a picture becomes; the encoder pool holds its entries one after another."""
+    asked = question("tiny", memory_bytes=8 * MIB, context=60, output=40, images=2, image_size=(16, 24))
+    assert asked.model.vision is not None
+    asked = replace(asked, model=replace(asked.model, vision=replace(asked.model.vision, tokens=ByArea())))
+    made = plan(asked)
+    assert (asked.image_tokens, asked.total_tokens, made.life.encoder) == (6, 112, 6)
+    assert peak_running(made) == made.concurrency
+    large = plan(replace(asked, image_size=(64, 64)))
+    assert (large.question.total_tokens, large.life.encoder) == (100 + 2 * 64, 16)
+    assert large.concurrency < made.concurrency
+
+
 @pytest.mark.parametrize("more", [{}, {"adapters": 2, "rank": 8}])
 def test_the_flags_give_the_engine_the_planned_sizes(more: dict[str, int]) -> None:
     made = planned("tiny", memory_bytes=24 * MIB, context=100, output=50, weights_dtype="float32", **more)

@@ -135,7 +135,8 @@ def _engine_model(
         scheduling_policy=values.get("scheduling_policy", made.args.scheduling_policy),
         max_num_seqs=values.get("max_num_seqs", made.args.max_num_seqs),  # a row costs nothing: also more than planned
     )
-    config = args.scheduler_config(asked.max_image_tokens)
+    vision = asked.model.vision
+    config = args.scheduler_config(asked.max_image_tokens, vision is not None and vision.bidirectional)
     return EngineModel(
         config=config,
         sizes=_sizes(made, args, config, values),
