@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 
-from hybrid.capacity.workload.workload import Workload
+from ..workload.workload import Workload
 
 
 class Arrivals:

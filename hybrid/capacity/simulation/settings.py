@@ -10,17 +10,17 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from hybrid.capacity.hardware import find_hardware
-from hybrid.capacity.planning import Plan, plan
-from hybrid.capacity.question import Question
-from hybrid.capacity.step_time import StepTime
-from hybrid.capacity.traffic import Traffic
-from hybrid.capacity.workload.workload import Workload
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_memory import NO_LIMIT, pool_sizes
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, pool_bytes
 from hybrid.scheduler.config import SchedulerConfig
 
+from ..hardware import find_hardware
+from ..planning import Plan, plan
+from ..question import Question
+from ..step_time import StepTime
+from ..traffic import Traffic
+from ..workload.workload import Workload
 from .engine_model import EngineModel
 
 ALIASES = {

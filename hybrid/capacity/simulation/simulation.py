@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.capacity.step_work import AdaptedRows, StepWork
-from hybrid.capacity.workload.segments import Segment, token_ids
-from hybrid.capacity.workload.workload import Workload
 from hybrid.scheduler.outcome import FinishedRequest
 from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 from hybrid.scheduler.request import ImageInput, NewRequest
 from hybrid.scheduler.scheduler import Scheduler
 
+from ..step_work import AdaptedRows, StepWork
+from ..workload.segments import Segment, token_ids
+from ..workload.workload import Workload
 from .answers import Answers
 from .arrivals import Arrivals
 from .engine_model import EngineModel

@@ -7,10 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hybrid.capacity.question import Question
-from hybrid.capacity.step_time import StepTime
-from hybrid.capacity.workload.workload import Workload
-
+from ..question import Question
+from ..step_time import StepTime
+from ..workload.workload import Workload
 from .engine_model import EngineModel
 from .goodput import Goodput, search
 from .settings import Setting, engine_model, planned_for

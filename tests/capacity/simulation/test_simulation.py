@@ -15,8 +15,9 @@ from hybrid.capacity.simulation.targets import Targets
 from hybrid.capacity.step_work import StepWork
 from hybrid.capacity.workload.parse import Surroundings, parse_workload
 from hybrid.capacity.workload.segments import token_ids
+from hybrid.encoders.inputs import EncoderInput
 from hybrid.engine import Engine
-from hybrid.frontend.prompt import Pixels, Prompt
+from hybrid.frontend.prompt import Prompt
 from hybrid.grammar.backend import Masks
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.sampling_params import SamplingParams
@@ -211,7 +212,7 @@ class TimedRunner:
         self,
         request_id: str,
         params: SamplingParams,
-        images: Mapping[str, Pixels] | None = None,
+        images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
     ) -> None:
