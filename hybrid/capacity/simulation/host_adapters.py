@@ -15,10 +15,9 @@ READ_BANDWIDTH = 2e9  # bytes per second; a common NVMe disk
 class HostAdapters:
     """An adapter is read when a request first asks for it, and stays."""
 
-    def __init__(self, bytes_per_unit: int, clock: Callable[[], float], bandwidth: float = READ_BANDWIDTH) -> None:
+    def __init__(self, bytes_per_unit: int, clock: Callable[[], float]) -> None:
         self._bytes_per_unit = bytes_per_unit
         self._clock = clock
-        self._bandwidth = bandwidth
         self._registry = AdapterRegistry()
         self._ready: dict[str, float] = {}
 
@@ -27,7 +26,7 @@ class HostAdapters:
         if name not in self._ready:
             self._registry.load(name, rank)
             begins = max(self._clock(), *self._ready.values()) if self._ready else self._clock()
-            self._ready[name] = begins + lora_units(rank) * self._bytes_per_unit / self._bandwidth
+            self._ready[name] = begins + lora_units(rank) * self._bytes_per_unit / READ_BANDWIDTH
         ready = self._ready[name]
 
         def poll() -> GateStatus:
