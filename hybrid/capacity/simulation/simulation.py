@@ -26,7 +26,7 @@ from .engine_model import EngineModel
 from .host_adapters import HostAdapters
 from .journal import Journal
 from .outcome import Outcome, Totals
-from .records import Fate
+from .records import Fate, Records
 from .targets import NO_TARGETS, Targets
 from .timeline import Recorder
 
@@ -244,12 +244,12 @@ class Simulation:
             if tokens > MOST_WAITING_TOKENS:
                 return f"the queue grows without bound: {waiting}, {tokens:,} tokens"
             diverges = num_waiting > MOST_WAITING + ROUNDS_WAITING * self._engine.sizes.num_rows
-            if diverges and (not targets or self._cannot_attain(missed & records.measured)):
+            if diverges and (not targets or self._cannot_attain(records, missed)):
                 return f"the queue grows without bound: {waiting}"
-        elif targets and missed[unfinished].all() and self._cannot_attain(missed & records.measured):
+        elif targets and unfinished.any() and missed[unfinished].all() and self._cannot_attain(records, missed):
             return f"none of the last {int(unfinished.sum())} requests could meet the targets any more"
         return ""
 
-    def _cannot_attain(self, missed: NDArray[np.bool_]) -> bool:
+    def _cannot_attain(self, records: Records, missed: NDArray[np.bool_]) -> bool:
         """Whether too many have missed, whatever the others do. Pure."""
-        return int(missed.sum()) > (1 - ATTAINMENT) * self._most
+        return int((missed & records.measured).sum()) > (1 - ATTAINMENT) * self._most
