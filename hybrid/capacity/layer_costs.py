@@ -5,13 +5,14 @@ operations per element of its matrix. What layers of one kind cost is added up: 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
+from hybrid.models.blueprint.decoder import Decoder, Normed
 from hybrid.models.blueprint.experts import MoE
 from hybrid.models.blueprint.model import Model, is_target
-from hybrid.models.blueprint.parts import Attention, Shape
+from hybrid.models.blueprint.parts import Attention, Norm, Shape
 from hybrid.models.blueprint.recurrent import RGLRU, GatedDeltaNet, Mamba1, Mamba2
 from hybrid.models.blueprint.zamba2 import SharedHybrid
 from hybrid.models.native_config import NativeVisionConfig
@@ -62,8 +63,9 @@ class LayerCosts:
     """dense: elements of everything that every token meets: projections, convolutions, norms, shared experts, routers.
 
     activations: inputs and outputs of these projections and of the experts, elements per token. head: elements of the
-    matrix of logits. lora: elements per rank unit that a token meets outside of experts; lora_experts: of one expert
-    in each of its layers. num_parts: attentions, MLPs, mixers: what kernels are launched for.
+    matrix of logits and of the last norm. lora: elements per rank unit that a token meets outside of experts;
+    lora_experts: of one expert in each of its layers. num_parts: attentions, MLPs, mixers: what kernels are launched
+    for.
     """
 
     hidden_size: int
@@ -86,6 +88,7 @@ class LayerCosts:
         decoder = model.decoder
         parts = list(decoder.plain_parts())
         dense = [shape for part in parts for shape in _own_shapes(part)]
+        dense += [shape for norm in _norms(decoder) for shape in norm.tensors().values()]
         if decoder.per_layer is not None:
             table = decoder.per_layer.table
             dense += [shape for name, shape in decoder.per_layer.tensors().items() if name != table]
@@ -103,7 +106,7 @@ class LayerCosts:
             num_parts=len(parts),
             dense=sum(map(prod, dense)),
             activations=activations,
-            head=decoder.vocab_size * decoder.hidden_size,
+            head=decoder.vocab_size * decoder.hidden_size + sum(map(prod, decoder.norm.tensors().values())),
             experts=tuple(Experts(count, top_k, size) for (count, top_k), size in experts.items()),
             attention=_attention(model, spec),
             scan_operations=sum(_scan_operations(part) for part in parts),
@@ -116,6 +119,13 @@ class LayerCosts:
     @property
     def windows(self) -> tuple[Window, ...]:
         return tuple(seen.window for seen in self.attention)
+
+
+def _norms(decoder: Decoder) -> Iterator[Norm]:
+    """Those around parts; the last one is the head's."""
+    for branch in (branch for layer in decoder.layers for branch in layer.branches):
+        owners = [branch, *(part for part in branch.parts if isinstance(part, Normed))]
+        yield from (norm for owner in owners for norm in (owner.pre_norm, owner.post_norm) if norm is not None)
 
 
 def _own_shapes(part: object) -> list[Shape]:
