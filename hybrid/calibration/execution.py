@@ -77,7 +77,7 @@ class Execution:
             if len(shape.rows) == 1 and shape.num_tokens not in sizes:
                 self._run(shape)
                 sizes.append(shape.num_tokens)
-                durations.append(self._run(shape))
+                durations.append(min(self._run(shape), self._run(shape)))  # the system may have been busy once
                 if durations[-1] > most:
                     break
         return sizes, durations

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import torch
 
 from hybrid.capacity.calibration import Calibrated, Conditions, fingerprint
-from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, residuals
+from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, fit_slowdown, residuals
 from hybrid.capacity.layer_costs import LayerCosts
 from hybrid.capacity.model_file import open_model
 from hybrid.engine_args import EngineArgs
@@ -17,11 +17,11 @@ from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
 
 from .execution import Execution
-from .overhead import measure_overhead
+from .served_steps import serve_some
 from .shapes import design
 from .timed_runner import TimedRunner
 
-OVERHEAD_SHARE = 0.25  # of the time
+LOOP_SHARE = 0.25  # of the time
 BATCHES = (1, 4, 16, 64)  # requests at once while the loop is measured
 MIN_SECONDS = 1.0
 
@@ -52,7 +52,7 @@ def calibrate(args: EngineArgs, seconds: float, temperature: float) -> Calibrate
     side = vision.image_size if vision is not None else 0
     execution = Execution(timed.runner, kinds, setup.processor.vocab_size, params, image_tokens, side)
     shapes = design(sizes, kinds, args.max_num_batched_tokens, image_tokens)
-    measured = execution.measure(shapes, seconds * (1 - OVERHEAD_SHARE))
+    measured = execution.measure(shapes, seconds * (1 - LOOP_SHARE))
     execution.close()
     fitted = fit_execution(measured, windows)
     without = Calibrated(
@@ -68,11 +68,15 @@ def calibrate(args: EngineArgs, seconds: float, temperature: float) -> Calibrate
     )
     # 3. its loop
     batches = [batch for batch in BATCHES if batch <= sizes.num_rows]
-    intervals = measure_overhead(setup, timed, params, batches, seconds * OVERHEAD_SHARE)
-    beside = [interval - without.seconds(work) for work, interval in intervals]
-    made = replace(without, overhead=fit_overhead([work for work, _ in intervals], beside))
-    served = [Measured(work, interval, "served") for work, interval in intervals]
-    return replace(made, residuals=residuals(made, measured, served))
+    served = serve_some(setup, timed, params, batches, seconds * LOOP_SHARE)
+    works = [step.work for step in served]
+    made = replace(
+        without,
+        overhead=fit_overhead(works, [step.beside for step in served]),
+        slowdown=fit_slowdown(without, works, [step.execution for step in served]),
+    )
+    whole = [Measured(step.work, step.execution + step.beside, "served") for step in served]
+    return replace(made, residuals=residuals(made, measured, whole))
 
 
 def _conditions(device: torch.device, temperature: float) -> Conditions:

@@ -124,8 +124,9 @@ class LayerCosts:
 def _norms(decoder: Decoder) -> Iterator[Norm]:
     """Those around parts; the last one is the head's."""
     for branch in (branch for layer in decoder.layers for branch in layer.branches):
-        owners = [branch, *(part for part in branch.parts if isinstance(part, Normed))]
-        yield from (norm for owner in owners for norm in (owner.pre_norm, owner.post_norm) if norm is not None)
+        norms = [branch.pre_norm, branch.post_norm]
+        norms += [norm for part in branch.parts if isinstance(part, Normed) for norm in (part.pre_norm, part.post_norm)]
+        yield from (norm for norm in norms if norm is not None)
 
 
 def _own_shapes(part: object) -> list[Shape]:

@@ -19,7 +19,7 @@ def run(*arguments: str) -> Result:
 def test_tiny_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "tiny.json"
     limits = ("--max-model-len", "96", "--max-num-seqs", "4", "--max-num-batched-tokens", "48", "--memory", "32MiB")
-    done = run("tiny", "--out", str(out), "--seconds", "4", *limits)
+    done = run("tiny", "--out", str(out), "--seconds", "6", *limits)
     assert done.exit_code == 0, done.output
     assert str(out) in done.stdout
     made = Calibrated.load(out)

@@ -17,7 +17,7 @@ from hybrid.capacity.calibration import (
     Residual,
     fingerprint,
 )
-from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, residuals
+from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, fit_slowdown, residuals
 from hybrid.capacity.model_file import open_model
 from hybrid.capacity.step_work import Adapted, StepWork
 
@@ -48,6 +48,7 @@ PLANTED = Calibrated(
         {"decode_key": 1e-7, "chunk_pair": 4e-8, "chunk_key": 0.0},
     ),
     overhead={"step": 4e-4, "token": 3e-5, "request": 2e-4},
+    slowdown=1.25,
     residuals={"decode": Residual(20, 0.01, 0.05)},
 )
 
@@ -117,9 +118,16 @@ def test_residuals_are_told_by_kind() -> None:
 def test_overhead_is_found_though_some_intervals_were_something_else() -> None:
     rng = np.random.default_rng(0)
     works = [step(rng) for _ in range(200)]
-    beside = [PLANTED.seconds(work) - PLANTED.execution(work) for work in works]
+    beside = [PLANTED.seconds(work) - 1.25 * PLANTED.execution(work) for work in works]
     disturbed = [seconds + (0.05 if index % 20 == 0 else 0.0) for index, seconds in enumerate(beside)]
     assert fit_overhead(works, disturbed) == pytest.approx(dict(PLANTED.overhead), rel=1e-6)
+
+
+def test_a_slowdown_is_found_though_some_executions_were_something_else() -> None:
+    rng = np.random.default_rng(0)
+    works = [step(rng) for _ in range(200)]
+    taken = [1.25 * PLANTED.execution(work) * (9 if index % 25 == 0 else 1) for index, work in enumerate(works)]
+    assert fit_slowdown(PLANTED, works, taken) == pytest.approx(1.25)
 
 
 def test_nothing_measured_is_a_sentence() -> None:
@@ -133,7 +141,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     execution += 3e-4 + 2 * 2e-5 + 4e-4 + 2e-4 + 5e-5 + 1e-4 + 2 * 6e-5
     execution += 3e-7 * (10 + 50) + 2e-8 * 55 + 1e-7 * 10 + 1e-7 * (10 + 24) + 4e-8 * 55
     assert PLANTED.execution(work) == pytest.approx(execution)
-    assert PLANTED.seconds(work) == pytest.approx(execution + 4e-4 + 2 * 3e-5 + 2e-4)
+    assert PLANTED.seconds(work) == pytest.approx(1.25 * execution + 4e-4 + 2 * 3e-5 + 2e-4)
 
 
 def test_adapters_and_images() -> None:
