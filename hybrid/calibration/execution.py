@@ -1,6 +1,7 @@
 """Execution: what the runner takes for designed steps, one at a time. Plans go straight to it, past the scheduler."""
 
 from bisect import bisect_left
+from itertools import product
 from math import gcd
 from time import perf_counter
 
@@ -21,7 +22,7 @@ from .shapes import IMAGES, Shape
 FILL = 1e-2  # what caches hold: pages that nobody wrote are all one page of zeros, and faster than real ones
 LARGEST_SHARE = 1 / 16  # of the time: steps that take longer than that are left out
 MOST_RUNS = 9
-COARSE = 16  # every so manieth shape comes first, from the largest on
+COARSE = 16  # every so manieth shape comes first, and in any case
 
 
 class Execution:
@@ -53,15 +54,15 @@ class Execution:
         begin = perf_counter()
         sizes, durations = self._explore(shapes, seconds * LARGEST_SHARE)
         within = [shape for shape in shapes if shape.num_tokens <= sizes[-1]]
-        order = sorted(range(len(within)), key=lambda index: -gcd(len(within) - 1 - index, COARSE))
+        order = sorted(range(len(within)), key=lambda index: -_coarse(within, index))
         taken: dict[Shape, list[tuple[float, Shape]]] = {}  # seconds, and what really ran
         whole = round(seconds)
         with tqdm(total=whole, desc="step times", unit="s") as bar:
-            for turn in range(MOST_RUNS):
-                for shape in (within[index] for index in order):
-                    expected = durations[bisect_left(sizes, shape.num_tokens)]
-                    if taken and perf_counter() - begin + expected > seconds:
-                        continue  # smaller ones may still have room
+            for turn, index in product(range(MOST_RUNS), order):
+                shape = within[index]
+                expected = durations[bisect_left(sizes, shape.num_tokens)]
+                anyway = turn == 0 and _coarse(within, index) == COARSE
+                if anyway or perf_counter() - begin + expected <= seconds:
                     run = shape.shortened(turn)
                     taken.setdefault(shape, []).append((self._run(run), run))
                     bar.update(min(round(perf_counter() - begin), whole) - bar.n)
@@ -103,3 +104,8 @@ class Execution:
         for cache in self._runner.caches.layers:
             if isinstance(cache, AttentionCache):
                 cache.kv[: min(used, len(cache.kv) - 1)].fill_(FILL)
+
+
+def _coarse(shapes: list[Shape], index: int) -> int:
+    """COARSE for every so manieth shape, counted from the largest, half of it for those in the middle, and so on."""
+    return gcd(len(shapes) - 1 - index, COARSE)

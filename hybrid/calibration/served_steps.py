@@ -65,7 +65,8 @@ async def _serve(setup: Setup, pauses: _Pauses, params: SamplingParams, batches:
     vocab_size, longest = setup.processor.vocab_size, setup.sizes.max_model_len
 
     async def client(until: float) -> None:
-        while perf_counter() < until:
+        """One request after the other, at least one."""
+        while True:
             output = min(int(random.integers(*OUTPUT_TOKENS)), longest // 2)
             length = min(int(random.integers(*PROMPT_TOKENS)), longest - output)
             tokens = random.integers(0, vocab_size, length, dtype=np.int32)
@@ -77,6 +78,8 @@ async def _serve(setup: Setup, pauses: _Pauses, params: SamplingParams, batches:
             stream: RequestStream = await engine.submit([one])
             async for _ in stream.updates():
                 pass
+            if perf_counter() >= until:
+                return
 
     engine.start()
     try:
