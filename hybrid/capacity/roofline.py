@@ -191,6 +191,8 @@ class Roofline:
 
     def _copied(self, work: StepWork) -> int:
         """Bytes read and written."""
+        if not (work.full_copies or work.window_copies or work.state_copies):
+            return 0
         blocks = (
             work.full_copies * self.spec.full_bytes_per_token + work.window_copies * self.spec.window_bytes_per_token
         )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import complain
+from .simulate import PANEL, SimulateOptions
+from .simulate import simulate as run_simulation
 
 if TYPE_CHECKING:
     from hybrid.capacity.planning import Plan
@@ -18,12 +20,19 @@ def plan(
     model: Annotated[str, typer.Argument(help="A folder, a config.json, a GGUF file, tiny, smollm2, or a hub id.")],
     gpu: Annotated[str | None, typer.Option(help="A device of the hardware table, such as h100, or cpu.")] = None,
     memory: Annotated[str | None, typer.Option(help="Of all pools together, such as 40GiB.")] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help="Of the device, instead of the table's.")] = None,
     bandwidth: Annotated[float | None, typer.Option(help="Bytes per second, instead of the table's.")] = None,
     flops: Annotated[float | None, typer.Option(help="Operations per second, instead of the table's.")] = None,
     tp: Annotated[int, typer.Option(help="Devices that share the model.")] = 1,
-    context: Annotated[str, typer.Option(help="Tokens of a prompt, such as 8k.")] = "8k",
-    output: Annotated[str, typer.Option(help="Tokens of an answer.")] = "512",
+    context: Annotated[
+        str, typer.Option(help="Tokens of a prompt: 8k, lognormal:mean=512,p95=2000, uniform:100-900, trace:FILE, ...")
+    ] = "8k",
+    output: Annotated[str, typer.Option(help="Tokens of an answer, in the same ways.")] = "512",
+    max_tokens: Annotated[
+        str | None, typer.Option(help="Tokens of an answer that requests permit. Default: as many as it has.")
+    ] = None,
     images: Annotated[int, typer.Option(help="Of a prompt; their tokens come on top of --context.")] = 0,
+    image_size: Annotated[str | None, typer.Option(help="Pixels of each image, such as 1024x768.")] = None,
     shared_prefix: Annotated[str, typer.Option(help="Tokens with which every prompt begins.")] = "0",
     adapters: Annotated[int, typer.Option(help="LoRA adapters on the device at once.")] = 0,
     rank: Annotated[int, typer.Option(help="Of each adapter.")] = 16,
@@ -40,33 +49,73 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the sweep into this file, such as plan.png.")] = None,
     compare: Annotated[list[str] | None, typer.Option(help="Another model; may be given several times.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Integer bytes and formulas instead of a table.")] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Serve a workload with what is planned.", rich_help_panel=PANEL)
+    ] = False,
+    rate: Annotated[
+        str | None,
+        typer.Option(help="Requests per second: 8, or 1..50 for the highest that meets --slo.", rich_help_panel=PANEL),
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(help="What 95 % must meet: ttft=2s,itl=50ms,tpot=40ms,e2e=30s.", rich_help_panel=PANEL),
+    ] = None,
+    workload: Annotated[
+        str,
+        typer.Option(help="poisson, steady, bursts:cv=3, chat:turns=5, azure:FILE, ...", rich_help_panel=PANEL),
+    ] = "poisson",
+    duration: Annotated[
+        str | None, typer.Option(help="Requests arrive for so long, such as 10m. Default: 2m.", rich_help_panel=PANEL)
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(help="So many requests instead of a duration.", rich_help_panel=PANEL)
+    ] = None,
+    warmup: Annotated[
+        str | None, typer.Option(help="What arrives so early is not measured, such as 30s.", rich_help_panel=PANEL)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.", rich_help_panel=PANEL)] = 0,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare settings: policy=fcfs,lpm; several make combinations.", rich_help_panel=PANEL),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Step times from hybrid plan calibrate.", rich_help_panel=PANEL)
+    ] = None,
 ) -> None:
     """How many requests of one shape fit, and how to split the memory for them."""
+    from hybrid.capacity.ask import ask, parse_image_size
     from hybrid.capacity.hardware import find_hardware
     from hybrid.capacity.model_file import open_model, quant_method
-    from hybrid.capacity.question import Question
     from hybrid.capacity.tokens import parse_tokens
     from hybrid.memory_size import parse_memory
 
     try:
         if gpu is None and memory is None:
             raise ValueError("give --gpu or --memory")
-        if gpu is None and (bandwidth is not None or flops is not None):
-            raise ValueError("--bandwidth and --flops change a --gpu; give one, such as cpu")
-        if plot is not None and sweep is None:
+        if gpu is None and any(value is not None for value in (gpu_memory, bandwidth, flops)):
+            raise ValueError("--gpu-memory, --bandwidth and --flops change a --gpu; give one, such as cpu")
+        if plot is not None and sweep is None and not simulate:
             raise ValueError("--plot draws a --sweep; give one, such as context=1k..128k")
-        questions = [
-            Question(
+        hardware = None
+        if gpu is not None:
+            own_memory = None if gpu_memory is None else parse_memory(gpu_memory)
+            hardware = find_hardware(gpu, memory_bytes=own_memory, bandwidth=bandwidth, flops=flops)
+        shared = parse_tokens("shared_prefix", shared_prefix)
+
+        def asked(name: str, context: str, output: str) -> "Question":
+            return ask(
                 name=name,
                 model=open_model(name),
                 quant_method=quant_method(name),
                 memory_bytes=None if memory is None else parse_memory(memory),
-                hardware=None if gpu is None else find_hardware(gpu, bandwidth=bandwidth, flops=flops),
+                hardware=hardware,
                 tp=tp,
-                context=parse_tokens("context", context),
-                output=parse_tokens("output", output),
+                context=context,
+                output=output,
+                max_tokens=None if simulate else max_tokens,
                 images=images,
-                shared_prefix=parse_tokens("shared_prefix", shared_prefix),
+                image_size=None if image_size is None else parse_image_size(image_size),
+                shared_prefix=shared,
                 adapters=adapters,
                 rank=rank,
                 lora_target_modules=tuple(lora_target_modules) if lora_target_modules else None,
@@ -77,8 +126,27 @@ def plan(
                 max_num_seqs=max_num_seqs,
                 block_size=block_size,
             )
-            for name in (model, *(compare or ()))
-        ]
+
+        options = SimulateOptions(
+            rate=rate,
+            slo=slo,
+            workload=workload,
+            duration=duration,
+            requests=requests,
+            warmup=warmup,
+            seed=seed,
+            vary=tuple(vary or ()),
+            calibration=calibration,
+        )
+        if simulate:
+            if compare or sweep is not None:
+                raise ValueError("--simulate takes one model and no --sweep; compare settings with --vary")
+            # of prompts and answers the workload decides
+            run_simulation(asked(model, str(shared + 1), "1"), context, output, max_tokens, options, plot, as_json)
+            return
+        if options != SimulateOptions():
+            raise ValueError("--rate, --slo and others of a simulation need --simulate")
+        questions = [asked(name, context, output) for name in (model, *(compare or ()))]
         if sweep is None:
             _answer(questions, as_json)
         else:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from hybrid.structured_outputs import StructuredOutputsParams
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+MAX_CALLS = 16  # of a list that is forced, or one for each tool: a small model would go on to the end of its context
 Mode = Literal["none", "auto", "required", "named"]
 
 
@@ -65,8 +66,8 @@ class ToolChoice:
         return {**(others or {}), **({"tools": list(self.rendered)} if self.rendered else {})}
 
     def structured_outputs(self) -> StructuredOutputsParams | None:
-        """What forces the call: a named tool's arguments, or for "required" a list of one call or more. Raises
-        ValueError for parameters that are no JSON schema."""
+        """What forces the call: a named tool's arguments, or for "required" a list of one call or more, of exactly
+        one where they may not be parallel. Raises ValueError for parameters that are no JSON schema."""
         if self.mode == "named":
             [tool] = (tool for tool in self.tools if tool.name == self.name)
             return StructuredOutputsParams(json=tool.parameters)
@@ -82,9 +83,8 @@ class ToolChoice:
             }
             for name, tool in names.items()
         ]
-        schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
-        if not self.parallel:
-            schema["maxItems"] = 1
+        most = max(MAX_CALLS, len(calls)) if self.parallel else 1
+        schema: dict[str, Any] = {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": calls}}
         try:
             schema["$defs"] = {name: _moved(tool.parameters, f"#/$defs/{name}") for name, tool in names.items()}
         except RecursionError:

@@ -64,7 +64,8 @@ class Answers:
         self._gaps[slots, counts] = now - self._last[slots]
         self._last[slots] = now
         self._counts[slots] = counts + 1
-        return self._requests[slots[counts == 0]]
+        began: Ints = self._requests[slots[counts == 0]]
+        return began
 
     def end(self, request: int) -> tuple[float, NDArray[np.float32]]:
         """Mutates: the slot is free. When the latest token came, and the gaps, the first of which is from arrival."""

@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 
-from hybrid.capacity.workload.workload import Workload
+from ..workload.workload import Workload
 
 
 class Arrivals:
@@ -15,7 +15,7 @@ class Arrivals:
         self._waits = workload.times  # of a later turn: after the answer
         self._opening = np.flatnonzero((workload.after < 0) & (workload.times <= end))
         self._opening_times = workload.times[self._opening]
-        self._next = 0
+        self._next, self._next_opening = 0, float(self._opening_times[0])
         self._due: list[tuple[float, int]] = []  # a heap of later turns
         self._followers: dict[int, list[int]] = {}
         for index in np.flatnonzero(workload.after >= 0).tolist():
@@ -28,8 +28,7 @@ class Arrivals:
 
     def next_time(self) -> float:
         """When something comes next; infinite when nothing is known to come."""
-        opening = float(self._opening_times[self._next]) if self._next < len(self._opening) else float("inf")
-        return min(opening, self._due[0][0]) if self._due else opening
+        return min(self._next_opening, self._due[0][0]) if self._due else self._next_opening
 
     def most(self) -> int:
         """The most requests that can come in all."""
@@ -41,9 +40,13 @@ class Arrivals:
 
     def pop(self, now: float) -> list[tuple[float, int]]:
         """Mutates: (time, index) of all that has come until now, in order."""
+        if now < self.next_time():
+            return []
         until = int(np.searchsorted(self._opening_times, now, side="right"))
         come = list(zip(self._opening_times[self._next : until].tolist(), self._opening[self._next : until].tolist()))
-        self._next = max(self._next, until)
+        if until > self._next:
+            self._next = until
+            self._next_opening = float(self._opening_times[until]) if until < len(self._opening) else float("inf")
         while self._due and self._due[0][0] <= now:
             come.append(heapq.heappop(self._due))
         return sorted(come)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from hybrid.capacity.step_time import StepTime
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.config import SchedulerConfig
+
+from ..step_time import StepTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Goodput: the highest rate at which enough requests meet their targets, searched by bisection. Knows only how to ask."""
+"""Goodput: the highest rate at which enough requests meet their targets, searched by bisection. Only asks."""
 
 import math
 import re

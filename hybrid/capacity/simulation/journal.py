@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.capacity.workload.workload import Workload
-
+from ..workload.workload import Workload
 from .records import Fate, Ints, Records
 
 

@@ -55,11 +55,13 @@ class Records:
     @property
     def measured(self) -> NDArray[np.bool_]:
         """What was sent after the warm-up."""
-        return (self.fate != Fate.UNSENT) & (self.arrival >= self.warmup)
+        measured: NDArray[np.bool_] = (self.fate != Fate.UNSENT) & (self.arrival >= self.warmup)
+        return measured
 
     @property
     def completed(self) -> NDArray[np.bool_]:
-        return self.fate == Fate.COMPLETED
+        completed: NDArray[np.bool_] = self.fate == Fate.COMPLETED
+        return completed
 
     @property
     def ttft(self) -> Floats:

@@ -8,15 +8,19 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any, get_args, get_origin
 
-from hybrid.capacity.hardware import find_hardware
-from hybrid.capacity.planning import Plan, plan
-from hybrid.capacity.question import Question
-from hybrid.capacity.step_time import StepTime
-from hybrid.capacity.workload.workload import Workload
+import numpy as np
+
+from hybrid.engine_args import EngineArgs
 from hybrid.engine_memory import NO_LIMIT, pool_sizes
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, pool_bytes
 from hybrid.scheduler.config import SchedulerConfig
 
+from ..hardware import find_hardware
+from ..planning import Plan, plan
+from ..question import Question
+from ..step_time import StepTime
+from ..traffic import Traffic
+from ..workload.workload import Workload
 from .engine_model import EngineModel
 
 ALIASES = {
@@ -40,27 +44,35 @@ MOST = 64  # combinations
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Values by name; `text` as the user wrote them. Nothing: the engine as planned."""
+    """Values by name; `words`: name and value as the user wrote them. Nothing: the engine as planned."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    text: str = "as planned"
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={word}" for name, word in self.words.items()) or "as planned"
 
 
 def parse_settings(texts: Sequence[str]) -> tuple[Setting, ...]:
     """["policy=fcfs,lpm", "block_size=16,32"] -> all four combinations. Raises ValueError."""
+    names: dict[str, str] = {}  # as the user wrote them
     axes: dict[str, list[tuple[str, Any]]] = {}
     for text in texts:
         name, separator, values = text.partition("=")
         name = name.strip().replace("-", "_")
         key = ALIASES.get(name, name)
         if key not in KINDS or not separator:
-            names = ", ".join(sorted((KINDS.keys() | ALIASES) - set(ALIASES.values())))
-            raise ValueError(f"vary must be such as policy=fcfs,lpm, over {names}; got {text!r}")
+            known = ", ".join(sorted((KINDS.keys() | ALIASES) - set(ALIASES.values())))
+            raise ValueError(f"vary must be such as policy=fcfs,lpm, over {known}; got {text!r}")
         if key in axes:
             raise ValueError(f"vary names {name} twice")
-        axes[key] = [(f"{name}={value.strip()}", _value(name, KINDS[key], value.strip())) for value in values.split(",")]
+        names[key] = name
+        axes[key] = [(word.strip(), _value(name, KINDS[key], word.strip())) for word in values.split(",")]
     settings = [
-        Setting({key: value for key, (_, value) in zip(axes, chosen)}, " ".join(text for text, _ in chosen))
+        Setting(
+            {key: value for key, (_, value) in zip(axes, chosen)},
+            {names[key]: word for key, (word, _) in zip(axes, chosen)},
+        )
         for chosen in product(*axes.values())
     ]
     if len(settings) > MOST:
@@ -74,7 +86,7 @@ def _value(name: str, kind: Any, text: str) -> Any:
         if text.lower() not in SWITCH:
             raise ValueError(f"vary {name} must be on or off, got {text!r}")
         return SWITCH[text.lower()]
-    if kind is str or get_origin(kind) is not None and int not in get_args(kind):
+    if kind is str or (get_origin(kind) is not None and int not in get_args(kind)):
         choices = SPLITS if name == "split" else get_args(kind)
         if choices and text not in choices:
             raise ValueError(f"vary {name} must be one of {', '.join(choices)}, got {text!r}")
@@ -85,27 +97,32 @@ def _value(name: str, kind: Any, text: str) -> Any:
         raise ValueError(f"vary {name} must be {'a number' if kind is float else 'an integer'}, got {text!r}") from None
 
 
-def planned_for(question: Question, workload: Workload) -> Question:
-    """The question about requests as long as this workload's are on average. Pure."""
-    output = max(1, round(float(workload.output_lengths.mean())))
+def planned_for(question: Question, workload: Workload, max_tokens: int | None) -> Question:
+    """The question about requests as long as those of this workload. Raises ValueError where none has room."""
+    prompts, outputs = workload.prompt_lengths, workload.output_lengths
+    permitted = np.maximum(outputs, max_tokens or 0)
+    traffic = Traffic(prompts, outputs, permitted).within(question.model.decoder.max_positions)
     images = question.images * question.image_tokens
-    context = max(question.shared_prefix + 1, round(float(workload.prompt_lengths.mean())) - images)
-    return replace(question, context=context, output=output)
+    longest = replace(
+        question,
+        context=max(question.shared_prefix + 1, int(traffic.prompts.max()) - images),
+        output=int(traffic.permitted.max()),
+    )
+    same = max_tokens is None and len({*prompts.tolist()}) == len({*outputs.tolist()}) == 1
+    return longest if same else replace(longest, traffic=traffic)
 
 
-def engine_model(
-    question: Question, setting: Setting, step_time: Callable[[Question], StepTime], workload: Workload
-) -> EngineModel:
-    """The engine that `hybrid plan` plans for the mean lengths of this workload, with this setting; its max_model_len
-    is the longest request's, or the model's limit. Raises ValueError, naming the setting, for one that cannot be."""
+def engine_model(question: Question, setting: Setting, step_time: Callable[[Question], StepTime]) -> EngineModel:
+    """The engine that `hybrid plan` plans, with this setting. Raises ValueError, naming the setting, for one that
+    cannot be."""
     try:
-        return _engine_model(planned_for(question, workload), setting.values, step_time, workload)
+        return _engine_model(question, setting.values, step_time)
     except ValueError as error:
-        raise ValueError(f"{setting.text}: {error}" if setting.values else str(error)) from None
+        raise ValueError(f"{setting}: {error}" if setting.values else str(error)) from None
 
 
 def _engine_model(
-    question: Question, values: Mapping[str, Any], step_time: Callable[[Question], StepTime], workload: Workload
+    question: Question, values: Mapping[str, Any], step_time: Callable[[Question], StepTime]
 ) -> EngineModel:
     changes: dict[str, Any] = {name: values[name] for name in QUESTION if name in values and name != "gpu"}
     if "gpu" in values:
@@ -113,11 +130,16 @@ def _engine_model(
     more = {name: values[name] for name in CONFIG if name in values and name != "scheduling_policy"}
     asked = replace(question, **changes, scheduler={**question.scheduler, **more})
     made = plan(asked)
-    args = replace(made.args, scheduling_policy=values.get("scheduling_policy", made.args.scheduling_policy))
-    config = args.scheduler_config(asked.image_tokens)
+    args = replace(
+        made.args,
+        scheduling_policy=values.get("scheduling_policy", made.args.scheduling_policy),
+        max_num_seqs=values.get("max_num_seqs", made.args.max_num_seqs),  # a row costs nothing: also more than planned
+    )
+    vision = asked.model.vision
+    config = args.scheduler_config(asked.max_image_tokens, vision is not None and vision.bidirectional)
     return EngineModel(
         config=config,
-        sizes=_sizes(made, config, values, int((workload.prompt_lengths + workload.output_lengths).max())),
+        sizes=_sizes(made, args, config, values),
         kinds=Kinds.of(made.spec),
         step_time=step_time(asked),
         vocab_size=asked.model.decoder.vocab_size,
@@ -126,17 +148,14 @@ def _engine_model(
     )
 
 
-def _sizes(made: Plan, config: SchedulerConfig, values: Mapping[str, Any], longest: int) -> PoolSizes:
-    """longest: tokens of a request. split "engine": what the engine does with that memory when it is told no sizes. A pool that is given takes its
+def _sizes(made: Plan, args: EngineArgs, config: SchedulerConfig, values: Mapping[str, Any]) -> PoolSizes:
+    """split "engine": what the engine makes of that memory when it is told no sizes. A pool that is given takes its
     units from full attention, unless that is given too. Raises ValueError for more than there is."""
     spec, lora = made.spec, made.question.lora_bytes_per_unit()
-    positions = made.question.model.decoder.max_positions
-    longest = min(positions, max(longest, made.sizes.max_model_len))
-    sizes = replace(made.sizes, max_model_len=longest)
+    sizes = replace(made.sizes, num_rows=args.num_seqs)
     if values.get("split") == "engine":
-        args = replace(
-            made.args, max_model_len=longest, num_full_blocks=None, num_window_blocks=None, num_state_slots=None
-        )
+        args = replace(args, num_full_blocks=None, num_window_blocks=None, num_state_slots=None)
+        positions = made.question.model.decoder.max_positions
         sizes = pool_sizes(args, config, spec, positions, made.memory_bytes, NO_LIMIT, lora)
     given = {name: values[name] for name in POOLS if name in values}
     if given:

@@ -1,8 +1,8 @@
 """Simulation: the real scheduler, driven as the engine drives it, in a time that jumps from event to event.
 
-`AsyncEngine` takes what has arrived between two steps; `Engine.step` plans as far ahead as plans may be in flight, waits
-for each execution, and commits the oldest result. So does this, with a StepTime instead of a runner, whole columns of
-tokens instead of texts, and no waiting. Deterministic: the same workload and engine give the same outcome.
+`AsyncEngine` takes what has arrived between two steps; `Engine.step` plans as far ahead as plans may be in flight,
+waits for each execution, and commits the oldest result. So does this, with a StepTime instead of a runner, columns of
+tokens instead of texts, and no waiting. The same workload and engine always give the same outcome.
 """
 
 from collections import deque
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.capacity.step_work import AdaptedRows, StepWork
-from hybrid.capacity.workload.segments import token_ids
-from hybrid.capacity.workload.workload import Workload
 from hybrid.scheduler.outcome import FinishedRequest
 from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 from hybrid.scheduler.request import ImageInput, NewRequest
 from hybrid.scheduler.scheduler import Scheduler
 
+from ..step_work import AdaptedRows, StepWork
+from ..workload.segments import Segment, token_ids
+from ..workload.workload import Workload
 from .answers import Answers
 from .arrivals import Arrivals
 from .engine_model import EngineModel
@@ -26,14 +26,15 @@ from .host_adapters import HostAdapters
 from .journal import Journal
 from .outcome import Outcome, Totals
 from .records import Fate
-from .targets import Targets
+from .targets import NO_TARGETS, Targets
 from .timeline import Recorder
 
 ATTAINMENT = 0.95  # of the requests must meet the targets
 SAMPLES = 1000  # of ledgers and queue, over the time in which requests arrive
 MOST_WAITING = 1000  # requests, and as many rounds of the rows; a longer queue has diverged
 ROUNDS_WAITING = 10
-MOST_WAITING_TOKENS = 2**25  # they take memory here as in the engine
+MOST_WAITING_TOKENS = 2**24  # in any case: they take memory, here as in the engine
+NO_GAPS = np.zeros(0, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Conditions:
     later. warmup: what arrives earlier is not measured. max_tokens: what requests ask for, and end of themselves
     before; None: exactly what they will generate. Seconds."""
 
-    targets: Targets = Targets()
+    targets: Targets = NO_TARGETS
     duration: float = float("inf")
     warmup: float = 0.0
     max_tokens: int | None = None
@@ -59,12 +60,12 @@ class _Flight:
 def simulate(
     engine: EngineModel,
     workload: Workload,
-    conditions: Conditions = Conditions(),
+    conditions: Conditions | None = None,
     progress: Callable[[float], None] = lambda now: None,
 ) -> Outcome:
-    """Everything that became of the workload. progress: told the simulated time now and then. Raises ValueError for
+    """Everything that became of the workload. progress: told the simulated time after every step. Raises ValueError for
     pools that hold nothing, and where nothing arrives."""
-    return Simulation(engine, workload, conditions).run(progress)
+    return Simulation(engine, workload, conditions or Conditions()).run(progress)
 
 
 class Simulation:
@@ -90,6 +91,8 @@ class Simulation:
         self._adapted_rows = AdaptedRows(engine.sizes.num_rows)
         self._recorder = Recorder(self.scheduler, self._arrivals.last_opening / SAMPLES)
         self._in_flight: deque[_Flight] = deque()
+        self._outputs: dict[int, Segment] = {}  # of requests that wait for their first plan
+        self._stopped = ""
         self._totals = Totals()
         self._before: Totals | None = None  # what was done in the warm-up
         most_rows = engine.sizes.num_rows
@@ -97,28 +100,24 @@ class Simulation:
 
     def run(self, progress: Callable[[float], None]) -> Outcome:
         """Mutates: to the end, or to where it is pointless to go on."""
-        stopped = ""
-        while not stopped:
+        while not self._stopped:
             self._take_arrivals()
             if self._before is None and self.now >= self._conditions.warmup:
                 self._before = self._totals_now()
             if self.scheduler.num_unfinished or self._in_flight:
                 self._step()
-                if self.now >= self._recorder.due:
-                    stopped = self._why_stop(self._recorder.sample(self.now))
-                    progress(self.now)
+                progress(self.now)
             elif (following := self._arrivals.next_time()) < float("inf"):
                 self.now = following
             else:
                 break
         self._recorder.sample(self.now)
-        progress(self.now)
         after = self._totals_now()
         return Outcome(
             records=self._journal.records(),
             timeline=self._recorder.timeline(),
             totals=after - self._before if self._before is not None else Totals(),
-            stopped=stopped,
+            stopped=self._stopped,
         )
 
     # --- as AsyncEngine --------------------------------------------------------------------------------------------
@@ -130,10 +129,12 @@ class Simulation:
                 self.scheduler.add(self._new_request(request))
             except ValueError as error:
                 self._journal.refused(request, str(error))
+                del self._outputs[request]
 
     def _new_request(self, request: int) -> NewRequest:
         """Mutates the adapters: its adapter is being read, if it was not. Tokens are made here and not earlier."""
         arrival = self._workload[request]
+        self._outputs[request] = arrival.output
         adapter, gates = self._adapters.get(arrival.adapter, arrival.rank) if arrival.adapter else (None, ())
         asked = arrival.output.length if self._conditions.max_tokens is None else self._conditions.max_tokens
         return NewRequest(
@@ -164,6 +165,7 @@ class Simulation:
             while self._in_flight and not scheduler.num_unfinished:
                 self._commit_oldest()
         elif not self._end(scheduler.pop_finished()):
+            self._recorder.sample(self.now)
             self.now = min(self._arrivals.next_time(), self._adapters.next_ready())
             assert self.now < float("inf"), "requests wait, and nothing will happen"
 
@@ -175,6 +177,8 @@ class Simulation:
                 self._begin(request, new.num_prompt_tokens)
                 self._journal.admitted(request, self.now, new.num_computed_tokens)
             self._answers.place(new.row, request)
+        if self.now >= self._recorder.due:
+            self._stopped = self._why_stop(self._recorder.sample(self.now))
         slots, tokens = self._answers.sample(plan)
         seconds = self._engine.step_time.seconds(StepWork.of(plan, self._adapted_rows.follow(plan)))
         self.now += seconds
@@ -194,8 +198,7 @@ class Simulation:
 
     def _begin(self, request: int, num_prompt_tokens: int) -> None:
         """Mutates: from now on the request's tokens are known. One that asked for more ends itself."""
-        output = self._workload[request].output
-        tokens = token_ids((output,), vocab_size=self._engine.vocab_size)
+        tokens = token_ids((self._outputs.pop(request),), vocab_size=self._engine.vocab_size)
         if self._conditions.max_tokens is not None:
             tokens[-1] = self._engine.vocab_size
         self._answers.begin(request, num_prompt_tokens, self._journal.arrival(request), tokens)
@@ -217,7 +220,7 @@ class Simulation:
         for ended in finished:
             some = True
             request = int(ended.request_id)
-            last, gaps = self._answers.end(request) if request in self._answers else (self.now, np.zeros(0, dtype=np.float32))
+            last, gaps = self._answers.end(request) if request in self._answers else (self.now, NO_GAPS)
             if ended.error is not None:
                 self._journal.failed(request, ended.error)
             else:
@@ -232,20 +235,20 @@ class Simulation:
         return self._totals.at(self.now, stats)
 
     def _why_stop(self, num_waiting: int) -> str:
-        """"" to go on. Pure."""
+        """ "" to go on. Pure."""
         targets, rows = self._conditions.targets, self._engine.sizes.num_rows
         records = self._journal.records(with_gaps=False)
+        unfinished = records.fate == Fate.UNFINISHED
+        tokens = int(records.prompt_tokens[unfinished & np.isnan(records.admitted)].sum())
+        if tokens > MOST_WAITING_TOKENS:
+            return f"the queue grows without bound: {num_waiting} requests of {tokens:,} tokens wait"
+        missed = targets.missed(records, self.now)
+        if targets and (missed & records.measured).sum() <= (1 - ATTAINMENT) * self._most:
+            return ""  # the targets may still be attained
         if targets and self._arrivals.next_time() == float("inf"):
-            left = records.fate == Fate.UNFINISHED
-            if left.any() and targets.missed(records, self.now)[left].all():
-                return f"none of the last {int(left.sum())} requests could meet the targets any more"
-            return ""
-        diverged = num_waiting > MOST_WAITING + ROUNDS_WAITING * rows
-        if num_waiting and not diverged:
-            waits = (records.fate == Fate.UNFINISHED) & np.isnan(records.admitted)
-            diverged = int(records.prompt_tokens[waits].sum()) > MOST_WAITING_TOKENS
-        if not diverged:
-            return ""
-        if targets and targets.missed(records, self.now).sum() <= (1 - ATTAINMENT) * self._most:
-            return ""
-        return f"the queue grows without bound: {num_waiting} requests wait"
+            could = unfinished & ~missed
+            if unfinished.any() and not could.any():
+                return f"none of the last {int(unfinished.sum())} requests could meet the targets any more"
+        if num_waiting > MOST_WAITING + ROUNDS_WAITING * rows:
+            return f"the queue grows without bound: {num_waiting} requests wait"
+        return ""

@@ -7,17 +7,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hybrid.capacity.question import Question
-from hybrid.capacity.step_time import StepTime
-from hybrid.capacity.workload.workload import Workload
-
+from ..question import Question
+from ..step_time import StepTime
+from ..workload.workload import Workload
 from .engine_model import EngineModel
 from .goodput import Goodput, search
-from .settings import Setting, engine_model
+from .settings import Setting, engine_model, planned_for
 from .simulation import Conditions, simulate
 from .summary import Summary, summarise
 
-Progress = Callable[[float], None]
+Progress = Callable[[str, float], Callable[[float], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +53,22 @@ class Study:
                 f"{self.conditions.duration:g} s"
             )
         if self.rates is not None and self.rates[0] < self.rates[1] and not self.conditions.targets:
-            raise ValueError("a range of rates is searched for what meets targets; give --slo, such as ttft=2s,itl=50ms")
+            raise ValueError("a range of rates is searched for what meets targets: give --slo, such as ttft=2s")
 
-    def case(self, setting: Setting, progress: Callable[[float], Progress]) -> Case:
-        """progress: given the rate of a simulation that begins, what to tell its time. Simulates."""
+    def case(self, setting: Setting, progress: Progress = lambda what, seconds: lambda now: None) -> Case:
+        """Simulates. progress: given what begins and the seconds in which requests will arrive, what to tell the time
+        of the simulation."""
         try:
-            engine = engine_model(self.question, setting, self.step_time, self.workload)
+            question = planned_for(self.question, self.workload, self.conditions.max_tokens)
+            engine = engine_model(question, setting, self.step_time)
         except ValueError as error:
             return Case(setting, None, None, str(error))
 
         def run(rate: float) -> Summary:
             traffic = self.workload if self.rates is None else self.workload.scaled(rate)
-            outcome = simulate(engine, traffic, self.conditions, progress(rate))
+            seconds = min(self.conditions.duration, float(traffic.times[traffic.after < 0][-1]))
+            told = progress(f"{setting}, {rate:.3g} requests/s", seconds)
+            outcome = simulate(engine, traffic, self.conditions, told)
             return summarise(outcome, rate, self.conditions.targets)
 
         low, high = self.rates or (self.workload.mean_rate,) * 2

@@ -13,6 +13,7 @@ from .targets import Targets
 from .timeline import Timeline
 
 PERCENTILES = (50, 90, 95, 99)
+STEP = "step in progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ def spread(values: NDArray[np.floating]) -> Spread:
     there = values[~np.isnan(values)].astype(np.float64)
     if len(there) == 0:
         return Spread(None, None, None, None, None, None)
-    percentiles = (float(value) for value in np.percentile(there, PERCENTILES))
-    return Spread(float(there.mean()), *percentiles, float(there.max()))
+    p50, p90, p95, p99 = np.percentile(there, PERCENTILES).tolist()
+    return Spread(float(there.mean()), p50, p90, p95, p99, float(there.max()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class Summary:
     rate: requests per second that the workload was stretched to. attainment: share of the requests that met all
     targets; failed, refused and unfinished ones did not; None without targets. cut: completed, but shorter than in the
     workload, by the length limit. ttft, tpot, e2e, queue: over the requests that got so far; itl: over all gaps between
-    tokens of completed requests. queue: from arrival to the first plan. between_steps: of that, the mean until the
-    engine took notice. waiting_for: shares of the time that requests waited since, by what held them (see Timeline).
+    tokens of completed requests. queue: from arrival to the first plan. waiting_for: shares of the time that requests
+    waited, by what held them: STEP, until the engine took notice of them; and as in Timeline.
     seconds: from the warm-up to the last token; rates per second are over these. batch: rows of a step, mean.
     busy: share of the time in which a step ran. hit_rate: share of prompt tokens found in the cache.
     """
@@ -75,7 +76,6 @@ class Summary:
     tpot: Spread
     e2e: Spread
     queue: Spread
-    between_steps: float
     waiting_for: Mapping[str, float]
     hit_rate: float
     retractions: int
@@ -103,10 +103,10 @@ def summarise(outcome: Outcome, rate: float, targets: Targets) -> Summary:
     fates = np.bincount(records.fate[measured], minlength=len(Fate))
     count, steps = int(measured.sum()), max(1, totals.steps)
     seconds = max(totals.time, 1e-12)
-    waited = sum(timeline.waiting_for.values())
+    waiting_for = {STEP: float(np.nansum(records.added - records.arrival))} | timeline.waiting_for
+    waited = sum(waiting_for.values())
     prompt_tokens = int(records.prompt_tokens[measured & records.completed].sum())
     later = timeline.times >= records.warmup
-    between = (records.added - records.arrival)[measured]
     return Summary(
         rate=rate,
         requests=count,
@@ -125,8 +125,7 @@ def summarise(outcome: Outcome, rate: float, targets: Targets) -> Summary:
         tpot=spread(records.tpot[measured & records.completed]),
         e2e=spread(records.e2e[measured & records.completed]),
         queue=spread(records.queue[measured]),
-        between_steps=float(between.mean()) if count else 0.0,
-        waiting_for={cause: time / waited for cause, time in timeline.waiting_for.items() if time},
+        waiting_for={cause: time / waited for cause, time in waiting_for.items() if time},
         hit_rate=totals.hit_tokens / max(1, totals.prompt_tokens),
         retractions=totals.retractions,
         recomputed_tokens=totals.recomputed_tokens,

@@ -15,9 +15,9 @@ UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 class Targets:
     """Each None or a positive number of seconds; a request meets the targets when it meets all of them.
 
-    ttft: from arrival to the first token. itl: what 95 % of the gaps between its tokens do not exceed, so that long ones
-    do not hide behind many short ones. tpot: the mean of these gaps, as in vLLM's benchmarks. e2e: from arrival to the
-    last token. An answer of one token has no gaps, and meets itl and tpot.
+    ttft: from arrival to the first token. itl: what 95 % of the gaps between its tokens do not exceed, so that long
+    ones do not hide behind many short ones. tpot: the mean of these gaps, as in vLLM's benchmarks. e2e: from arrival to
+    the last token. An answer of one token has no gaps, and meets itl and tpot.
     """
 
     ttft: float | None = None
@@ -49,7 +49,7 @@ class Targets:
     def missed(self, records: Records, now: float) -> NDArray[np.bool_]:
         """Which requests that were sent have missed a target, whatever comes later. [n]"""
         ended = (records.fate != Fate.UNSENT) & (records.fate != Fate.UNFINISHED)
-        missed = ended & ~self.met(records)
+        missed: NDArray[np.bool_] = ended & ~self.met(records)
         unfinished = records.fate == Fate.UNFINISHED
         if self.e2e is not None:
             missed |= unfinished & (now - records.arrival > self.e2e)
@@ -57,6 +57,9 @@ class Targets:
             first = np.where(np.isnan(records.first), now, records.first)
             missed |= unfinished & (first - records.arrival > self.ttft)
         return missed
+
+
+NO_TARGETS = Targets()
 
 
 def parse_targets(text: str) -> Targets:

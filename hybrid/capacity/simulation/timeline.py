@@ -16,7 +16,7 @@ ORDER = "order"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """n moments, each between two steps.
+    """n moments, each right after a step was planned.
 
     in_use, cached [n, pools]: shares of each pool's capacity that requests hold, and that only the cache remembers.
     waiting_for: seconds times requests that waited, by what held them: the pool that they, or those before them,
@@ -40,6 +40,7 @@ class Recorder:
         self._scheduler = scheduler
         self._interval = interval
         self._previous = 0.0
+        self._causes: Counter[str] = Counter()  # of waiting, since then
         self.due = 0.0  # when the next sample is wanted
         self._pools = tuple(pool.name for pool in scheduler.memory.pools if pool.capacity)
         self._times: list[float] = []
@@ -47,11 +48,11 @@ class Recorder:
         self._waiting_for: dict[str, float] = {}
 
     def sample(self, now: float) -> int:
-        """Mutates: how things stand now counts for the time since the last sample. Returns how many wait."""
+        """Mutates: how things stand now counts until the next sample. Returns how many wait."""
         stats = self._scheduler.stats()
-        passed, self._previous = now - self._previous, now
-        for cause, count in self._causes(stats.waiting_for).items():
-            self._waiting_for[cause] = self._waiting_for.get(cause, 0.0) + count * passed
+        for cause, count in self._causes.items():
+            self._waiting_for[cause] = self._waiting_for.get(cause, 0.0) + count * (now - self._previous)
+        self._previous, self._causes = now, self._causes_of(stats.waiting_for)
         self._times.append(now)
         self._samples.append((stats.num_waiting, stats.num_running, [stats.ledgers[name] for name in self._pools]))
         if len(self._times) > MOST_SAMPLES:
@@ -59,7 +60,7 @@ class Recorder:
         self.due = now + self._interval
         return stats.num_waiting
 
-    def _causes(self, waiting_for: Mapping[str, int]) -> Counter[str]:
+    def _causes_of(self, waiting_for: Mapping[str, int]) -> Counter[str]:
         """Those behind others wait for what these lack. Pure."""
         causes = Counter(waiting_for)
         rows = self._scheduler.memory.rows

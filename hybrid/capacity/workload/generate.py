@@ -13,19 +13,22 @@ from .lengths import Lengths
 from .segments import Kind
 from .workload import Workload
 
+MAX_REQUESTS = 10_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """Gaps between arrivals: gamma distributed, with a standard deviation of `cv` times the mean. 0: steady; 1: a
-    Poisson process; above: bursts."""
+    """Gaps between arrivals: gamma distributed, with a standard deviation of `cv` times the mean. 0, and all below a
+    thousandth: steady; 1: a Poisson process; above: bursts."""
 
     cv: float = 1.0
 
     def gaps(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """With a mean of 1. [count]"""
-        if self.cv == 0:
+        if self.cv < 1e-3:
             return np.ones(count)
-        return rng.gamma(self.cv**-2, self.cv**2, count)
+        # Strong bursts bring gaps that are rounded to nothing; some time must pass for a rate to exist.
+        return np.maximum(rng.gamma(self.cv**-2, self.cv**2, count), 1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +52,11 @@ class Shape:
 def generate(name: str, shape: Shape, pattern: Pattern, *, rate: float, num_requests: int, seed: int) -> Workload:
     """rate: requests per second over the whole, later turns included; kept exactly. Raises ValueError for a rate or a
     number that is none."""
-    if num_requests < 1:
-        raise ValueError(f"the number of requests must be at least 1, got {num_requests}")
+    if not 1 <= num_requests <= MAX_REQUESTS:
+        raise ValueError(f"the number of requests must be 1 to {MAX_REQUESTS:,}, got {num_requests}")
     # Of each column its own stream: another distribution of one leaves the others as they are.
     times_rng, message_rng, answer_rng, turns_rng, think_rng = np.random.default_rng(seed).spawn(5)
-    turns = shape.turns.draw(num_requests, turns_rng)
+    turns = np.minimum(shape.turns.draw(num_requests, turns_rng), num_requests)
     turns = turns[: int(np.searchsorted(np.cumsum(turns), num_requests)) + 1]
     starts = np.cumsum(turns) - turns
     opens = np.zeros(int(turns.sum()), np.bool_)

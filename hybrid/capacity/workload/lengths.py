@@ -1,4 +1,4 @@
-"""Lengths: a distribution of numbers of tokens, written as 512, uniform:100-900, lognormal:mean=512,p95=2000, ...
+"""Lengths: a distribution of numbers of tokens, written as 512, uniform:100-900, lognormal:mean=512,p95=1500, ...
 
 Knows no workload; a trace's lengths are read by `parse`.
 """
@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.capacity.tokens import parse_tokens
-
+from ..tokens import parse_tokens
 from .segments import MAX_LENGTH
 
-SYNTAX = "512, uniform:100-900, normal:512,128, lognormal:mean=512,p95=2000, exponential:512 or trace:FILE"
+SYNTAX = "512, uniform:100-900, normal:512,128, lognormal:mean=512,p95=1500, exponential:512 or trace:FILE"
 P95 = 1.6448536269514722  # 95% of a standard normal distribution lie below
 
 Sampler = Callable[[np.random.Generator, int], NDArray[np.float64]]
@@ -61,16 +60,26 @@ def parse_distribution(name: str, text: str) -> Lengths:
 
 
 def _lognormal(name: str, rest: str, text: str) -> tuple[float, float]:
-    """Mean and deviation of the logarithm, from mean and p95: ln(p95 / mean) = 1.645 sigma - sigma^2 / 2."""
+    """Mean and deviation of the logarithm, from p95 and mean or median. With m the median:
+    ln(p95 / m) = 1.645 sigma and ln(mean / m) = sigma^2 / 2."""
     parts = dict(part.partition("=")[::2] for part in rest.split(","))
-    if parts.keys() != {"mean", "p95"}:
-        raise ValueError(f"{name} must be such as lognormal:mean=512,p95=2000, got {text!r}")
-    mean, p95 = (_tokens(name, parts[key], text) for key in ("mean", "p95"))
-    ratio = math.log(p95 / mean)
-    if not 0 <= ratio <= P95**2 / 2:
-        raise ValueError(f"{name} needs a p95 of 1 to {math.exp(P95**2 / 2):.2f} times the mean, got {text!r}")
+    if parts.keys() not in ({"mean", "p95"}, {"p50", "p95"}):
+        raise ValueError(
+            f"{name} must be such as lognormal:mean=512,p95=1500 or lognormal:p50=300,p95=1500, got {text!r}"
+        )
+    middle, value = next(iter(parts.keys() - {"p95"})), {key: _tokens(name, parts[key], text) for key in parts}
+    ratio = math.log(value["p95"] / value[middle])
+    if ratio < 0:
+        raise ValueError(f"{name} needs a p95 of at least the {middle}, got {text!r}")
+    if middle == "p50":
+        return math.log(value["p50"]), ratio / P95
+    if ratio > P95**2 / 2:
+        most = math.exp(P95**2 / 2)
+        raise ValueError(
+            f"{name} must have a p95 of at most {most:.2f} times the mean, or p50 for the mean, got {text!r}"
+        )
     sigma = P95 - math.sqrt(P95**2 - 2 * ratio)
-    return math.log(mean) - sigma**2 / 2, sigma
+    return math.log(value["mean"]) - sigma**2 / 2, sigma
 
 
 def _several(name: str, rest: str, between: str, text: str) -> tuple[int, int]:

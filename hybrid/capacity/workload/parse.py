@@ -4,16 +4,16 @@ ValueError of one sentence.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 
-from hybrid.capacity.tokens import parse_tokens
-
+from ..tokens import parse_tokens
 from .azure import read_azure
 from .generate import Pattern, Shape, generate, with_adapters, with_priorities
 from .lengths import Lengths, observed, parse_distribution
 from .mooncake import read_mooncake
-from .requests_file import read_requests
+from .requests_file import MAX_PRIORITY, MAX_RANK, read_requests
+from .segments import MAX_LENGTH
+from .trace_file import whole
 from .workload import Workload
 
 SYNTAX = (
@@ -27,6 +27,13 @@ KEYS = {
     "chat": frozenset({"turns", "system", "think", "cv"}),
 }
 DEFAULT_REQUESTS = 1000
+LIMITS = {
+    "shared_prefix": MAX_LENGTH,
+    "images": 1000,
+    "image_tokens": MAX_LENGTH,
+    "adapters": 100_000,
+    "seed": 2**63 - 1,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +41,8 @@ class Surroundings:
     """What the other options of the command say. Raises ValueError for what can never be right.
 
     context: tokens of a prompt, of which shared_prefix are the same for all; in a chat of each message. output: of an
-    answer. Lengths are as in lengths.SYNTAX. These, and images, count for what is drawn; a trace has its own.
+    answer. Lengths are as in lengths.SYNTAX. These, and images, count for what is drawn; a trace has its own. A chat's
+    own `system` replaces shared_prefix.
     rate: requests per second; None: a trace's own, 1 for what is drawn. num_requests None: all of a trace,
     DEFAULT_REQUESTS drawn ones. image_tokens: of one image of the model, 0 where it takes none.
     adapters: how many; sessions get them by Zipf's law of exponent `zipf`, ranks from the start again where there are
@@ -55,13 +63,15 @@ class Surroundings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("shared_prefix", "images", "image_tokens", "adapters", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not self.ranks or min(self.ranks) < 1:
-            raise ValueError(f"ranks must be at least 1, got {tuple(self.ranks)}")
-        if not (isfinite(self.zipf) and 0 <= self.zipf <= 100):
+        for name, most in LIMITS.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be 0 to {most:,}, got {getattr(self, name)}")
+        if not self.ranks or not 1 <= min(self.ranks) <= max(self.ranks) <= MAX_RANK:
+            raise ValueError(f"ranks must be 1 to {MAX_RANK:,}, got {tuple(self.ranks)}")
+        if not 0 <= self.zipf <= 100:
             raise ValueError(f"zipf must be an exponent from 0 to 100, got {self.zipf}")
+        for priority in self.priorities:
+            whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         if self.images and not self.image_tokens:
             raise ValueError(f"images {self.images}: the model takes none")
 
@@ -90,16 +100,16 @@ def _drawn(text: str, kind: str, rest: str, given: Surroundings) -> Workload:
     options = _options(text, kind, rest)
     cv = {"steady": 0.0, "bursts": 3.0}.get(kind, 1.0)
     if "cv" in options:
-        cv = _number(text, "cv", options["cv"], 0, 100)
-        if 0 < cv < 0.01:
-            cv = 0.0  # gamma's shape would leave the range of numbers
+        cv = _number(text, "cv", options["cv"], 0, 10)
     is_chat = kind == "chat"
-    system = parse_tokens("system", options.get("system", "0")) if is_chat else 0
+    system = parse_tokens("system", options["system"]) if "system" in options else given.shared_prefix
+    if system > MAX_LENGTH:
+        raise ValueError(f"system must be at most {MAX_LENGTH:,} tokens, got {options['system']!r}")
     shape = Shape(
         message=_own_part(parse_lengths("context", given.context), 0 if is_chat else given.shared_prefix),
         answer=parse_lengths("output", given.output),
         turns=parse_distribution("turns", options.get("turns", "5" if is_chat else "1")),
-        system=system or given.shared_prefix,
+        system=system,
         images=given.images,
         image_tokens=given.image_tokens,
         think=_number(text, "think", options.get("think", "10"), 0, 1e6) if is_chat else 0.0,

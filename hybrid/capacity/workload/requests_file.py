@@ -13,6 +13,7 @@ from .workload import Workload
 REQUIRED = frozenset({"input_length", "output_length"})
 FIELDS = REQUIRED | {"time", "think", "session", "prefix", "images", "adapter", "rank", "priority"}
 MAX_RANK = 4096
+MAX_PRIORITY = 2**31 - 1
 
 
 def read_requests(path: Path, *, image_tokens: int = 0, rank: int = 16) -> Workload:
@@ -50,7 +51,7 @@ class _Reader:
             raise ValueError("time is missing")
         time = seconds(wanted, fields.get(wanted, 0))
         output_length = length("output_length", fields["output_length"], 1)
-        priority = whole("priority", fields.get("priority", 0), -(2**31), 2**31)
+        priority = whole("priority", fields.get("priority", 0), -MAX_PRIORITY, MAX_PRIORITY)
         adapter = self._adapter(fields)
         self._prompt(fields)
         self.columns.add(time, output_length, after=after, adapter=adapter, priority=priority)

@@ -5,7 +5,6 @@ Knows no format. Every error is a ValueError; what is wrong on a line is said wi
 
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,8 +91,7 @@ def whole(name: str, value: object, low: int, high: int) -> int:
 
 def seconds(name: str, value: object, per_second: int = 1) -> float:
     """value: a number of units of which a second has `per_second`."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not (0 <= cast(float, value) <= MAX_SECONDS * per_second):
-        raise ValueError(f"{name} must be a number from 0 to {MAX_SECONDS * per_second:g}, got {shown(value)}")
-    assert math.isfinite(cast(float, value))
-    return cast(float, value) / per_second
+    most = MAX_SECONDS * per_second
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f"{name} must be a number from 0 to {most:g}, got {shown(value)}")
+    return value / per_second

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from .arrival import Arrival, ImageOf
 from .segments import Kind, Segment
 
+MAX_RATE = 1e9
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Workload(Sequence[Arrival]):
     """n requests. Those that follow no other one are sorted by time and begin at 0; one that follows another stands
-    behind it. Equal to no other workload but itself.
+    behind it.
 
     times [n]: seconds; output_lengths [n]: tokens; priorities [n].
     after [n]: the request whose answer this one follows, -1: none.
@@ -40,9 +42,6 @@ class Workload(Sequence[Arrival]):
     ends_message: NDArray[np.bool_]
     adapters: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
-
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
 
     def __post_init__(self) -> None:
         opening = self.times[self.after < 0]
@@ -101,8 +100,8 @@ class Workload(Sequence[Arrival]):
         """The same requests at another mean rate: times stretched. What passes between an answer and the next turn is
         a person's time and stays. One request or session stays as it is. Raises ValueError for a rate that is none, and
         where several requests come at once."""
-        if not (math.isfinite(rate) and rate > 0):
-            raise ValueError(f"a rate must be a positive number of requests per second, got {rate}")
+        if not 1 / MAX_RATE <= rate <= MAX_RATE:
+            raise ValueError(f"a rate must be {1 / MAX_RATE:g} to {MAX_RATE:g} requests per second, got {rate}")
         if np.count_nonzero(self.after < 0) == 1:
             return self
         if math.isinf(self.mean_rate):
@@ -146,10 +145,6 @@ class Workload(Sequence[Arrival]):
             whole[index] += whole[earlier] + self.output_lengths[earlier]
         return whole
 
-    def brought(self, index: int) -> range:
-        """Indices of the segments that this request brings."""
-        return range(int(self.ends[index - 1]) if index else 0, int(self.ends[index]))
-
     def _output(self, index: int) -> Segment:
         return Segment(Kind.ANSWER.key(index), int(self.output_lengths[index]))
 
@@ -161,8 +156,7 @@ class Workload(Sequence[Arrival]):
         segments: list[Segment] = []
         is_end: list[bool] = []
         for turn in reversed(turns):
-            own = self.brought(turn)
-            piece = slice(own.start, own.stop)
+            piece = slice(int(self.ends[turn - 1]) if turn else 0, int(self.ends[turn]))
             segments += map(Segment, self.keys[piece].tolist(), self.lengths[piece].tolist())
             is_end += self.ends_message[piece].tolist()
             if turn != index:

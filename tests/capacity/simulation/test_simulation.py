@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from hybrid.capacity.simulation.records import Fate
 from hybrid.capacity.simulation.simulation import Conditions, Simulation, simulate
 from hybrid.capacity.simulation.targets import Targets
 from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.workload.parse import Surroundings, parse_workload
 from hybrid.capacity.workload.segments import token_ids
+from hybrid.encoders.inputs import EncoderInput
 from hybrid.engine import Engine
-from hybrid.frontend.prompt import Pixels, Prompt
+from hybrid.frontend.prompt import Prompt
 from hybrid.grammar.backend import Masks
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.sampling_params import SamplingParams
@@ -94,9 +97,10 @@ def test_nothing_is_held_at_the_end(in_flight: int) -> None:
     assert (outcome.records.tokens == 90).all()
     assert outcome.totals.retractions > 0 and outcome.totals.recomputed_tokens > 0
     simulation.scheduler.check()
-    for pool, ledger in simulation.scheduler.memory.ledgers().items():
-        assert (ledger.held, ledger.pinned, ledger.pending, ledger.reserved) == (0, 0, 0, 0), pool
-        assert ledger.total == dict((p.name, p.capacity) for p in simulation.scheduler.memory.pools)[pool]
+    for pool in simulation.scheduler.memory.pools:
+        ledger = pool.ledger()
+        assert (ledger.held, ledger.pinned, ledger.pending, ledger.reserved) == (0, 0, 0, 0), pool.name
+        assert ledger.total == pool.capacity
 
 
 def test_the_next_turn_finds_the_last_one() -> None:
@@ -120,14 +124,38 @@ def test_turns_of_a_request_that_failed_are_never_sent() -> None:
 def test_adapters_are_read_and_held() -> None:
     """Two adapters of 2 units, read one after the other at 2 GB/s; the third request finds its adapter there."""
     model = engine(Linear(0.01), lora_bytes_per_unit=10**9, lora_units=4)
-    traffic = workload(
-        [0.0, 0.0, 3.0], 10, 2, adapters=("a", "b"), ranks=(16, 16), adapter=[0, 1, 0], keys=[1, 1, 2]
-    )
+    traffic = workload([0.0, 0.0, 3.0], 10, 2, adapters=("a", "b"), ranks=(16, 16), adapter=[0, 1, 0], keys=[1, 1, 2])
     outcome = simulate(model, traffic)
     assert outcome.records.ttft == pytest.approx([1.01, 2.01, 0.01])
     assert set(outcome.timeline.waiting_for) == {"gate"}
     too_large = simulate(engine(lora_units=1), traffic)
     assert (too_large.records.fate == Fate.REFUSED).all()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A second a step; `encoded` hears of every image."""
+
+    encoded: list[int]
+
+    def seconds(self, work: StepWork) -> float:
+        self.encoded.extend(work.image_tokens)
+        return 1.0
+
+
+def test_images_are_encoded_once() -> None:
+    """Four requests of two images of 20 tokens and 30 tokens of text; the same four again find their images."""
+    given = Surroundings(context="30", output="3", images=2, image_tokens=20)
+    traffic = parse_workload("steady", replace(given, num_requests=4))
+    seen = Seen([])
+    config = SchedulerConfig(max_image_tokens=20)
+    outcome = simulate(engine(seen, config=config, enable_prefix_caching=False), traffic)
+    assert (outcome.records.fate == Fate.COMPLETED).all() and outcome.records.prompt_tokens.tolist() == [70] * 4
+    assert seen.encoded == [20] * 8
+    assert outcome.timeline.cached[-1, outcome.timeline.pools.index("encoder")] == 160 / 512
+    twice = replace(traffic, times=np.zeros(4), keys=np.tile(traffic.keys[:3], 4))
+    simulate(engine(seen, config=config, enable_prefix_caching=False), twice)
+    assert seen.encoded == [20] * 10
 
 
 def test_nothing_is_sent_after_the_duration_and_nothing_measured_before_the_warm_up() -> None:
@@ -184,7 +212,7 @@ class TimedRunner:
         self,
         request_id: str,
         params: SamplingParams,
-        images: Mapping[str, Pixels] | None = None,
+        images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
     ) -> None:
