@@ -83,7 +83,7 @@ async def _serve_all(
         """A request that arrives at `time`, and what follows it. earlier: the conversation up to its new message."""
         await asyncio.sleep(time - perf_counter())
         arrival = workload[index]
-        new = arrival.prompt if earlier is None else arrival.prompt[-len(workload.brought(index)) :]
+        new = arrival.prompt if earlier is None else arrival.prompt[-1:]  # a later turn brings one message
         tokens = token_ids(new, vocab_size=setup.processor.vocab_size)
         prompt = tokens if earlier is None else np.concatenate((earlier, tokens))
         arrivals[index] = time

@@ -1,23 +1,24 @@
 """Execution: what the runner takes for designed steps, one at a time. Plans go straight to it, past the scheduler."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import product
 from math import gcd
 from time import perf_counter
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 from hybrid.capacity.fitting import Measured
 from hybrid.capacity.step_work import StepWork
+from hybrid.encoders.inputs import EncoderInput
 from hybrid.models.context import AttentionCache
 from hybrid.pools.sizing import Kinds
 from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
 
-from .plans import Plans, image_hash, request_id
-from .shapes import IMAGES, Shape
+from .plans import Plans, request_id
+from .shapes import Shape
 
 FILL = 1e-2  # what caches hold: pages that nobody wrote are all one page of zeros, and faster than real ones
 LARGEST_SHARE = 1 / 16  # of the time: steps that take longer than that are left out
@@ -29,16 +30,14 @@ class Execution:
     """Owns all rows of a runner that serves nobody."""
 
     def __init__(
-        self, runner: ModelRunner, kinds: Kinds, vocab_size: int, params: SamplingParams, image_tokens: int, side: int
+        self, runner: ModelRunner, kinds: Kinds, vocab_size: int, params: SamplingParams, images: Sequence[EncoderInput]
     ) -> None:
-        """params: of every row. side: of an image, pixels. Mutates the runner: its requests enter."""
+        """params: of every row. images: see `Plans`. Mutates the runner: its requests enter."""
         self._runner = runner
-        self._plans = Plans(runner.sizes, kinds, vocab_size, image_tokens)
-        random = np.random.default_rng(0)
-        pictures = {image_hash(i): random.random((3, side, side), np.float32) for i in range(max(IMAGES))}
+        self._plans = Plans(runner.sizes, kinds, vocab_size, images)
         for row in range(runner.sizes.num_rows):
-            images = pictures if row == 0 and image_tokens else None
-            runner.add_request(request_id(row), params, images, seed=row)
+            brought = {} if row else {image.mm_hash: image for image in images}
+            runner.add_request(request_id(row), params, brought, seed=row)
 
     def close(self) -> None:
         """Mutates the runner: it knows none of these requests any more."""

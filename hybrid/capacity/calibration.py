@@ -23,7 +23,7 @@ VERSION = 1
 TERMS = (
     "with_decodes", "decode", "with_chunks", "chunk", "chunk_token", "chunk_block", "mixed", "new_row",
     "with_snapshots", "snapshot", "with_state_copies", "state_copy", "with_block_copies", "block_copy",
-    "with_images", "image", "adapter", "adapted_unit", "loaded_unit",
+    "with_images", "image_token", "adapter", "adapted_unit", "loaded_unit",
 )  # fmt: skip
 WINDOW_TERMS = ("decode_key", "chunk_pair", "chunk_key")
 # What the engine does beside it: for each step, each token that is handed out, each request.
@@ -202,7 +202,7 @@ def amounts(work: StepWork, tally: Tally) -> tuple[float, ...]:
     """How much of each of TERMS, then for each window of WINDOW_TERMS, is in a step."""
     decodes, chunks = tally.num_decodes, tally.num_chunks
     blocks = work.full_copies + work.window_copies
-    images = len(work.image_tokens)
+    embeddings = sum(work.image_tokens) if work.image_tokens else 0
     first: tuple[float, ...] = (
         decodes > 0,
         decodes,
@@ -218,8 +218,8 @@ def amounts(work: StepWork, tally: Tally) -> tuple[float, ...]:
         work.state_copies,
         blocks > 0,
         blocks,
-        images > 0,
-        images,
+        embeddings > 0,
+        embeddings,
         len(work.adapted),
         sum(adapted.num_tokens * adapted.units for adapted in work.adapted) if work.adapted else 0,
         work.loaded_units,

@@ -14,8 +14,8 @@ from hybrid.models.blueprint.experts import MoE
 from hybrid.models.blueprint.model import Model, is_target
 from hybrid.models.blueprint.parts import Attention, Norm, Shape
 from hybrid.models.blueprint.recurrent import RGLRU, GatedDeltaNet, Mamba1, Mamba2
+from hybrid.models.blueprint.vision import Vision
 from hybrid.models.blueprint.zamba2 import SharedHybrid
-from hybrid.models.native_config import NativeVisionConfig
 from hybrid.pools.specs import LORA_RANK_UNIT, ModelSpec
 
 from .tally import Window
@@ -51,11 +51,12 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Vision:
-    """The vision tower, per image. elements: of its weights."""
+class VisionCosts:
+    """The vision tower and its projector, about: every patch meets every matrix, and attention is left out. operations:
+    per embedding that a picture becomes."""
 
     elements: int
-    operations: int
+    operations: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class LayerCosts:
     state_bytes: int  # of one request
     lora: int
     lora_experts: tuple[Experts, ...]
-    vision: Vision | None
+    vision: VisionCosts | None
 
     @classmethod
     def of(cls, model: Model, spec: ModelSpec, lora_modules: Iterable[str] | None = None) -> "LayerCosts":
@@ -113,7 +114,7 @@ class LayerCosts:
             state_bytes=spec.state_bytes_per_slot,
             lora=lora,
             lora_experts=lora_experts,
-            vision=None if model.vision is None else _vision(model.vision, model),
+            vision=None if model.vision is None else _vision(model.vision),
         )
 
     @property
@@ -192,12 +193,9 @@ def _lora(model: Model, modules: tuple[str, ...] | None) -> tuple[int, tuple[Exp
     return dense, tuple(Experts(count, top_k, size) for (count, top_k), size in experts.items())
 
 
-def _vision(vision: NativeVisionConfig, model: Model) -> Vision:
-    """Each patch meets all matrices but the projector's, which see merged ones; attention is over all patches."""
-    patches, size = vision.num_patches, vision.hidden_size
-    shapes = model.vision_tensors or {}
-    projector = sum(prod(shape) for name, shape in shapes.items() if ".projector." in name)
-    elements = sum(map(prod, shapes.values()))
-    attention = 4 * patches**2 * size * vision.num_hidden_layers
-    towers = 2 * patches * (elements - projector - patches * size)  # position embeddings are no matrix
-    return Vision(elements, towers + 2 * vision.num_image_tokens * projector + attention)
+def _vision(vision: Vision) -> VisionCosts:
+    """A table of positions tells the patches of a picture; where there is none, four patches become one embedding."""
+    positions = [shape for name, shape in vision.tensors.items() if "pos" in name and "embed" in name]
+    elements = sum(map(prod, vision.tensors.values())) - sum(map(prod, positions))
+    patches = max((shape[-2] for shape in positions if len(shape) > 1), default=4 * vision.tokens.most)
+    return VisionCosts(elements, 2 * elements * max(1.0, patches / vision.tokens.most))

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hybrid.calibration.execution import Execution
+from hybrid.calibration.measure import pictures
 from hybrid.calibration.plans import request_id
 from hybrid.calibration.shapes import design
 from hybrid.capacity.calibration import Calibrated
@@ -18,7 +19,6 @@ from hybrid.cli import app
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import set_up
 from hybrid.pools.sizing import Kinds
-from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
 
 
@@ -45,26 +45,17 @@ def test_tiny_is_measured(tmp_path: Path) -> None:
 
 
 def test_every_shape_is_measured_where_there_is_time() -> None:
-    watched: list[ModelRunner] = []
-
-    def wrap(runner: ModelRunner) -> ModelRunner:
-        watched.append(runner)
-        return runner
-
     setup = set_up(
         EngineArgs(
             model="tiny", skip_tokenizer_init=True, max_model_len=96, max_num_seqs=4, max_num_batched_tokens=48,
             memory="32MiB", num_threads=1,
-        ),
-        wrap,
+        )
     )  # fmt: skip
-    model = open_model("tiny")
-    assert model.vision is not None
-    spec, tokens = model.spec("float32"), model.vision.num_image_tokens
+    spec = open_model("tiny").spec("float32")
     kinds, params = Kinds.of(spec), SamplingParams(temperature=1.0)
-    execution = Execution(
-        watched[0], kinds, setup.processor.vocab_size, params, tokens, model.vision.image_size
-    )  # fmt: skip
+    images = pictures(setup.processor.images, setup.sizes.encoder_tokens)
+    execution = Execution(setup.runner, kinds, setup.processor.vocab_size, params, images)
+    tokens = images[0].runs[0]
     shapes = design(setup.sizes, kinds, 48, tokens)
     chosen = [next(shape for shape in shapes if shape.kind == kind) for kind in {shape.kind for shape in shapes}]
     measured = execution.measure(sorted(chosen, key=lambda shape: shape.num_tokens), seconds=1e6)
@@ -72,11 +63,11 @@ def test_every_shape_is_measured_where_there_is_time() -> None:
     assert len(measured) == len(chosen)
     assert {"decode", "prefill", "mixed", "entering", "images"} <= {entry.kind for entry in measured}
     assert all(entry.seconds > 0 for entry in measured)
-    found = fit_execution(measured, LayerCosts.of(model, spec).windows)
+    found = fit_execution(measured, LayerCosts.of(open_model("tiny"), spec).windows)
     assert min(found.tokens.seconds) >= 0
     # The engine is as new: the runner knows none of these requests.
     for row in range(setup.sizes.num_rows):
-        watched[0].add_request(request_id(row), params)
+        setup.runner.add_request(request_id(row), params)
 
 
 @pytest.mark.parametrize(

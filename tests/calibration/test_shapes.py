@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from hybrid.calibration.plans import Plans
-from hybrid.calibration.shapes import Row, Shape, design, window_blocks
+from hybrid.calibration.shapes import IMAGES, Row, Shape, design, window_blocks
+from hybrid.encoders.inputs import EncoderInput
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.runner.row_mirror import RowMirror
 
@@ -22,7 +23,8 @@ ALL = Kinds(full=True, window=True, state=True)
 def test_rows_own_what_they_read_and_write(kinds: Kinds) -> None:
     made = sizes()
     shapes = design(made, kinds, 64, image_tokens=16)
-    plans, mirror = Plans(made, kinds, 100, 16), RowMirror(made)
+    images = [EncoderInput(f"picture {index}", {}, (16,)) for index in range(max(IMAGES))]
+    plans, mirror = Plans(made, kinds, 100, images), RowMirror(made)
     for shape in shapes:
         enter, step = plans.enter(shape), plans.step(shape)
         for new in enter.new_rows:
@@ -43,6 +45,8 @@ def test_rows_own_what_they_read_and_write(kinds: Kinds) -> None:
                 blocks = np.unique(np.arange(row.computed - seen, row.computed + row.num_tokens) // made.block_size)
                 mine = delta.blocks[delta.rows == index]
                 assert set(table[index, blocks].tolist()) <= set(mine.tolist())
+        encoded = [slot for image in step.encode for slot in image.slots.tolist()]
+        assert encoded == list(range(16 * shape.images))
         slots = [snapshot.slot for snapshot in step.snapshots] + step.state_copies[:, 1].tolist()
         assert all(len(shape.rows) <= slot < made.num_state_slots for slot in slots)
         last = shape.rows[-1]

@@ -148,11 +148,11 @@ def test_adapters_and_images() -> None:
     made = replace(
         PLANTED,
         terms=dict(PLANTED.terms)
-        | {"with_images": 0.5, "image": 0.25, "adapter": 0.125, "adapted_unit": 1.0, "loaded_unit": 8.0},
+        | {"with_images": 0.5, "image_token": 0.25, "adapter": 0.125, "adapted_unit": 1.0, "loaded_unit": 8.0},
     )
     plain = StepWork(np.array([4]), np.array([0]), 0)
     work = replace(plain, image_tokens=(16, 16), adapted=(Adapted(3, 2), Adapted(1, 1)), loaded_units=2)
-    assert made.execution(work) - made.execution(plain) == pytest.approx(0.5 + 2 * 0.25 + 2 * 0.125 + 7 + 16)
+    assert made.execution(work) - made.execution(plain) == pytest.approx(0.5 + 32 * 0.25 + 2 * 0.125 + 7 + 16)
 
 
 def test_curves_go_through_their_points_and_on() -> None:
