@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,11 +79,11 @@ async def _serve_all(
     for index in np.flatnonzero(workload.after >= 0).tolist():
         followers.setdefault(int(workload.after[index]), []).append(index)
 
-    async def session(index: int, time: float, earlier: NDArray[np.int32] | None, bar: tqdm) -> None:
+    async def session(index: int, time: float, earlier: NDArray[np.int32] | None, bar: "tqdm[Any]") -> None:
         """A request that arrives at `time`, and what follows it. earlier: the conversation up to its new message."""
         await asyncio.sleep(time - perf_counter())
         arrival = workload[index]
-        new = arrival.prompt if earlier is None else arrival.prompt[-len(workload.brought(index)) :]
+        new = arrival.prompt if earlier is None else arrival.prompt[-1:]  # a later turn brings one message
         tokens = token_ids(new, vocab_size=setup.processor.vocab_size)
         prompt = tokens if earlier is None else np.concatenate((earlier, tokens))
         arrivals[index] = time

@@ -1,9 +1,9 @@
 """The simulation against the engine, on the same arrivals: `python -m benchmarks.simulation [--models tiny ...]`.
 
-Each model is calibrated here first, as `hybrid plan calibrate` does. Then three workloads, steady, bursty and multi-turn
-chats, are simulated with these step times and served for real, by the clock, at `--load` of what the simulation says the
-engine can do. Throughput and the median and 95th percentile of TTFT and ITL should agree within 15%; the exit code is 1
-where they do not. Nothing else should run meanwhile. Models but `tiny` have random weights.
+Each model is calibrated here first, as `hybrid plan calibrate` does. Then three workloads, steady, bursty and
+multi-turn chats, are simulated with these step times and served for real, by the clock, at `--load` of what the
+simulation says the engine can do. Throughput and the median and 95th percentile of TTFT and ITL should agree within
+15%; the exit code is 1 where they do not. Nothing else should run meanwhile. Models but `tiny` have random weights.
 """
 
 import argparse
@@ -30,7 +30,6 @@ from hybrid.capacity.workload.lengths import parse_distribution
 from hybrid.capacity.workload.workload import Workload
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import set_up
-from hybrid.pools.sizing import Kinds
 from hybrid.sampling_params import SamplingParams
 
 from .served import Served, percentiles, serve

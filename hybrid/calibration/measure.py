@@ -4,12 +4,15 @@ import platform
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
 import torch
+from PIL import Image
 
 from hybrid.capacity.calibration import Calibrated, Conditions, fingerprint
-from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, residuals
+from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, fit_slowdown, residuals
 from hybrid.capacity.layer_costs import LayerCosts
 from hybrid.capacity.model_file import open_model
+from hybrid.encoders.inputs import EncoderInput, ImageProcessor
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import set_up
 from hybrid.pools.sizing import Kinds
@@ -17,13 +20,14 @@ from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
 
 from .execution import Execution
-from .overhead import measure_overhead
-from .shapes import design
+from .served_steps import serve_some
+from .shapes import IMAGES, design
 from .timed_runner import TimedRunner
 
-OVERHEAD_SHARE = 0.25  # of the time
+LOOP_SHARE = 0.25  # of the time
 BATCHES = (1, 4, 16, 64)  # requests at once while the loop is measured
 MIN_SECONDS = 1.0
+SIDE = 448  # of a picture, pixels
 
 
 def calibrate(args: EngineArgs, seconds: float, temperature: float) -> Calibrated:
@@ -43,23 +47,22 @@ def calibrate(args: EngineArgs, seconds: float, temperature: float) -> Calibrate
     # 1. the engine
     model = open_model(args.model)
     setup = set_up(args, wrap)
-    timed, sizes = watched[0], setup.sizes
-    dtype = str(timed.runner.dtype).removeprefix("torch.")
-    spec, vision = model.spec(dtype), model.vision
+    timed, runner, sizes = watched[0], setup.runner, setup.sizes
+    dtype = str(runner.dtype).removeprefix("torch.")
+    spec = model.spec(dtype)
     kinds, windows = Kinds.of(spec), LayerCosts.of(model, spec).windows
     # 2. its runner
-    image_tokens = vision.num_image_tokens if vision is not None else 0
-    side = vision.image_size if vision is not None else 0
-    execution = Execution(timed.runner, kinds, setup.processor.vocab_size, params, image_tokens, side)
-    shapes = design(sizes, kinds, args.max_num_batched_tokens, image_tokens)
-    measured = execution.measure(shapes, seconds * (1 - OVERHEAD_SHARE))
+    images = pictures(setup.processor.images, sizes.encoder_tokens)
+    execution = Execution(runner, kinds, setup.processor.vocab_size, params, images)
+    shapes = design(sizes, kinds, args.max_num_batched_tokens, images[0].runs[0] if images else 0)
+    measured = execution.measure(shapes, seconds * (1 - LOOP_SHARE))
     execution.close()
     fitted = fit_execution(measured, windows)
     without = Calibrated(
         model=str(args.model),
         fingerprint=fingerprint(model),
         dtype=dtype,
-        conditions=_conditions(timed.runner.device, temperature),
+        conditions=_conditions(runner.device, temperature),
         tokens=fitted.tokens,
         logits=fitted.logits,
         terms=fitted.terms,
@@ -68,11 +71,28 @@ def calibrate(args: EngineArgs, seconds: float, temperature: float) -> Calibrate
     )
     # 3. its loop
     batches = [batch for batch in BATCHES if batch <= sizes.num_rows]
-    intervals = measure_overhead(setup, timed, params, batches, seconds * OVERHEAD_SHARE)
-    beside = [interval - without.seconds(work) for work, interval in intervals]
-    made = replace(without, overhead=fit_overhead([work for work, _ in intervals], beside))
-    served = [Measured(work, interval, "served") for work, interval in intervals]
-    return replace(made, residuals=residuals(made, measured, served))
+    served = serve_some(setup, timed, params, batches, seconds * LOOP_SHARE)
+    works = [step.work for step in served]
+    made = replace(
+        without,
+        overhead=fit_overhead(works, [step.beside for step in served]),
+        slowdown=fit_slowdown(without, works, [step.execution for step in served]),
+    )
+    whole = [Measured(step.work, step.execution + step.beside, "served") for step in served]
+    return replace(made, residuals=residuals(made, measured, whole))
+
+
+def pictures(processor: ImageProcessor | None, room: int) -> list[EncoderInput]:
+    """Random ones of one size, as the encoder gets them: as many as shapes have at most, if the pool has room."""
+    found: list[EncoderInput] = []
+    if processor is None:
+        return found
+    for seed in range(max(IMAGES)):
+        pixels = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+        [image, *_] = processor(Image.fromarray(pixels)).inputs
+        if len(image.runs) == 1 and (seed + 1) * image.runs[0] <= room:
+            found.append(image)
+    return found
 
 
 def _conditions(device: torch.device, temperature: float) -> Conditions:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hybrid.encoders.inputs import EncoderInput
 from hybrid.pools.ledger import EMPTY, Ints
 from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for
 from hybrid.scheduler.plan import BlockDelta, EncodeImage, NewRow, Snapshot, StepPlan
@@ -18,22 +19,19 @@ NO_PAIRS: Ints = np.zeros((0, 2), dtype=np.int64)
 
 
 def request_id(row: int) -> str:
-    """Of the request that owns the row in every plan made here; it brings images `image_hash(0)` and so on."""
+    """Of the request that owns the row in every plan made here; the first one brings the images."""
     return f"calibration-{row}"
-
-
-def image_hash(index: int) -> str:
-    return f"image-{index}"
 
 
 class Plans:
     """Makes plans, with step ids that grow."""
 
-    def __init__(self, sizes: PoolSizes, kinds: Kinds, vocab_size: int, image_tokens: int = 0) -> None:
+    def __init__(self, sizes: PoolSizes, kinds: Kinds, vocab_size: int, images: Sequence[EncoderInput] = ()) -> None:
+        """images: as many as the most that a shape has, each one run of equally many tokens."""
         self._sizes = sizes
         self._kinds = kinds
         self._vocab_size = vocab_size
-        self._image_tokens = image_tokens
+        self._images = images
         self._random = np.random.default_rng(0)
         self._step_id = 0
 
@@ -68,16 +66,16 @@ class Plans:
             Snapshot(rows - 1, last.computed + (index + 1) * last.num_tokens // shape.snapshots, rows + index)
             for index in range(shape.snapshots)
         )
-        images = tuple(
-            EncodeImage(image_hash(index), request_id(0), np.arange(self._image_tokens) + index * self._image_tokens)
-            for index in range(shape.images)
-        )
+        images, begin = [], 0
+        for image in self._images[: shape.images]:
+            images.append(EncodeImage(image.mm_hash, request_id(0), np.arange(begin, begin + image.runs[0])))
+            begin += image.runs[0]
         blocks, slots = shape.block_copies, shape.state_copies
         return self._plan(
             self._new_rows(shape) if shape.enters else (),
             shape.rows,
             snapshots=snapshots,
-            encode=images,
+            encode=tuple(images),
             full_copies=_pairs(blocks, sizes.num_full_blocks if self._kinds.full else 0),
             window_copies=_pairs(blocks, sizes.num_window_blocks if self._kinds.window else 0),
             state_copies=_pairs(slots, sizes.num_state_slots if self._kinds.state else 0),

@@ -4,7 +4,7 @@ Knows sizes of pools, so that every shape fits them; no tensors.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for
 
@@ -38,6 +38,14 @@ class Shape:
     @property
     def num_tokens(self) -> int:
         return sum(row.num_tokens for row in self.rows)
+
+    def shortened(self, count: int) -> "Shape":
+        """The last row computes so many tokens less, if that leaves it a chunk. The engine seldom meets a number of
+        tokens twice in a row, and some libraries prepare a product anew for each number."""
+        last = self.rows[-1]
+        if last.num_tokens - count < max(2, last.num_tokens // 2, self.snapshots):
+            return self
+        return replace(self, rows=(*self.rows[:-1], replace(last, num_tokens=last.num_tokens - count)))
 
 
 def design(sizes: PoolSizes, kinds: Kinds, max_num_batched_tokens: int, image_tokens: int = 0) -> list[Shape]:

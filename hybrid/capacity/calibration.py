@@ -23,7 +23,7 @@ VERSION = 1
 TERMS = (
     "with_decodes", "decode", "with_chunks", "chunk", "chunk_token", "chunk_block", "mixed", "new_row",
     "with_snapshots", "snapshot", "with_state_copies", "state_copy", "with_block_copies", "block_copy",
-    "with_images", "image", "adapter", "adapted_unit", "loaded_unit",
+    "with_images", "image_token", "adapter", "adapted_unit", "loaded_unit",
 )  # fmt: skip
 WINDOW_TERMS = ("decode_key", "chunk_pair", "chunk_key")
 # What the engine does beside it: for each step, each token that is handed out, each request.
@@ -90,6 +90,7 @@ class Calibrated:
 
     fingerprint: of the model, see `fingerprint`. tokens: curve over the tokens of a step; logits: over its sampled
     rows. terms: by name in TERMS; attention: of each window, by name in WINDOW_TERMS; overhead: by name in OVERHEADS.
+    slowdown: executions take so many times as long in an engine that serves, where other work comes between them.
     Raises ValueError for unknown names and negative coefficients.
     """
 
@@ -103,6 +104,7 @@ class Calibrated:
     windows: tuple[Window, ...]
     attention: tuple[Mapping[str, float], ...]  # one for each of `windows`
     overhead: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(OVERHEADS, 0.0))
+    slowdown: float = 1.0
     residuals: Mapping[str, Residual] = field(default_factory=dict)
     _vector: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
@@ -122,6 +124,7 @@ class Calibrated:
                 _check(f"{what}.{name}", value)
         for value in (*self.tokens.seconds, *self.logits.seconds):
             _check("a curve", value)
+        _check("slowdown", self.slowdown)
         vector = [self.terms[name] for name in TERMS]
         vector += [entry[name] for entry in self.attention for name in WINDOW_TERMS]
         object.__setattr__(self, "_vector", tuple(vector))
@@ -129,10 +132,15 @@ class Calibrated:
     def seconds(self, work: StepWork) -> float:
         """See StepTime."""
         over = self.overhead
-        return self.execution(work) + over["step"] + over["token"] * work.num_sampled + over["request"] * work.new_rows
+        return (
+            self.slowdown * self.execution(work)
+            + over["step"]
+            + over["token"] * work.num_sampled
+            + over["request"] * work.new_rows
+        )
 
     def execution(self, work: StepWork) -> float:
-        """Of the runner alone."""
+        """Of the runner alone, one after the other."""
         tally = Tally.of(work, self.windows)
         total = 0.0
         for coefficient, amount in zip(self._vector, amounts(work, tally)):
@@ -194,7 +202,7 @@ def amounts(work: StepWork, tally: Tally) -> tuple[float, ...]:
     """How much of each of TERMS, then for each window of WINDOW_TERMS, is in a step."""
     decodes, chunks = tally.num_decodes, tally.num_chunks
     blocks = work.full_copies + work.window_copies
-    images = len(work.image_tokens)
+    embeddings = sum(work.image_tokens) if work.image_tokens else 0
     first: tuple[float, ...] = (
         decodes > 0,
         decodes,
@@ -210,8 +218,8 @@ def amounts(work: StepWork, tally: Tally) -> tuple[float, ...]:
         work.state_copies,
         blocks > 0,
         blocks,
-        images > 0,
-        images,
+        embeddings > 0,
+        embeddings,
         len(work.adapted),
         sum(adapted.num_tokens * adapted.units for adapted in work.adapted) if work.adapted else 0,
         work.loaded_units,
@@ -232,4 +240,4 @@ def fingerprint(model: Model) -> str:
 
 def _check(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be a number of seconds, at least 0, got {value!r}")
+        raise ValueError(f"{name} must be a number, at least 0, got {value!r}")

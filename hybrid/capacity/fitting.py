@@ -64,7 +64,7 @@ def fit_execution(measured: Sequence[Measured], windows: tuple[Window, ...]) -> 
 
 
 def fit_overhead(works: Sequence[StepWork], seconds: Sequence[float]) -> dict[str, float]:
-    """seconds: of an engine's steps beside their execution, each at least 0 but for noise."""
+    """seconds: of an engine's steps beside their execution."""
     matrix = np.array([(1.0, work.num_sampled, work.new_rows) for work in works])
     target = np.array(seconds)
     kept = np.ones(len(target), dtype=np.bool_)
@@ -75,6 +75,16 @@ def fit_overhead(works: Sequence[StepWork], seconds: Sequence[float]) -> dict[st
         off = np.abs(target - expected)
         kept = off <= OUTLIERS * max(float(np.median(off)), 1e-6) + 0.5 * expected
     return dict(zip(OVERHEADS, solved.tolist()))
+
+
+def fit_slowdown(calibrated: Calibrated, works: Sequence[StepWork], seconds: Sequence[float]) -> float:
+    """seconds: of executions in an engine that serves. What they took, in all but the strangest, over what was fitted
+    from executions one after the other."""
+    fitted = np.array([calibrated.execution(work) for work in works])
+    ratios = np.array(seconds) / fitted
+    low, high = np.percentile(ratios, (5, 95))
+    kept = (ratios >= low) & (ratios <= high)
+    return float((ratios * fitted)[kept].sum() / fitted[kept].sum())
 
 
 def residuals(calibrated: Calibrated, executed: Sequence[Measured], served: Sequence[Measured]) -> dict[str, Residual]:

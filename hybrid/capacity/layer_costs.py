@@ -5,16 +5,17 @@ operations per element of its matrix. What layers of one kind cost is added up: 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
+from hybrid.models.blueprint.decoder import Decoder, Normed
 from hybrid.models.blueprint.experts import MoE
 from hybrid.models.blueprint.model import Model, is_target
-from hybrid.models.blueprint.parts import Attention, Shape
+from hybrid.models.blueprint.parts import Attention, Norm, Shape
 from hybrid.models.blueprint.recurrent import RGLRU, GatedDeltaNet, Mamba1, Mamba2
+from hybrid.models.blueprint.vision import Vision
 from hybrid.models.blueprint.zamba2 import SharedHybrid
-from hybrid.models.native_config import NativeVisionConfig
 from hybrid.pools.specs import LORA_RANK_UNIT, ModelSpec
 
 from .tally import Window
@@ -50,11 +51,12 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Vision:
-    """The vision tower, per image. elements: of its weights."""
+class VisionCosts:
+    """The vision tower and its projector, about: every patch meets every matrix, and attention is left out. operations:
+    per embedding that a picture becomes."""
 
     elements: int
-    operations: int
+    operations: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,9 @@ class LayerCosts:
     """dense: elements of everything that every token meets: projections, convolutions, norms, shared experts, routers.
 
     activations: inputs and outputs of these projections and of the experts, elements per token. head: elements of the
-    matrix of logits. lora: elements per rank unit that a token meets outside of experts; lora_experts: of one expert
-    in each of its layers. num_parts: attentions, MLPs, mixers: what kernels are launched for.
+    matrix of logits and of the last norm. lora: elements per rank unit that a token meets outside of experts;
+    lora_experts: of one expert in each of its layers. num_parts: attentions, MLPs, mixers: what kernels are launched
+    for.
     """
 
     hidden_size: int
@@ -78,7 +81,7 @@ class LayerCosts:
     state_bytes: int  # of one request
     lora: int
     lora_experts: tuple[Experts, ...]
-    vision: Vision | None
+    vision: VisionCosts | None
 
     @classmethod
     def of(cls, model: Model, spec: ModelSpec, lora_modules: Iterable[str] | None = None) -> "LayerCosts":
@@ -86,6 +89,7 @@ class LayerCosts:
         decoder = model.decoder
         parts = list(decoder.plain_parts())
         dense = [shape for part in parts for shape in _own_shapes(part)]
+        dense += [shape for norm in _norms(decoder) for shape in norm.tensors().values()]
         if decoder.per_layer is not None:
             table = decoder.per_layer.table
             dense += [shape for name, shape in decoder.per_layer.tensors().items() if name != table]
@@ -103,19 +107,27 @@ class LayerCosts:
             num_parts=len(parts),
             dense=sum(map(prod, dense)),
             activations=activations,
-            head=decoder.vocab_size * decoder.hidden_size,
+            head=decoder.vocab_size * decoder.hidden_size + sum(map(prod, decoder.norm.tensors().values())),
             experts=tuple(Experts(count, top_k, size) for (count, top_k), size in experts.items()),
             attention=_attention(model, spec),
             scan_operations=sum(_scan_operations(part) for part in parts),
             state_bytes=spec.state_bytes_per_slot,
             lora=lora,
             lora_experts=lora_experts,
-            vision=None if model.vision is None else _vision(model.vision, model),
+            vision=None if model.vision is None else _vision(model.vision),
         )
 
     @property
     def windows(self) -> tuple[Window, ...]:
         return tuple(seen.window for seen in self.attention)
+
+
+def _norms(decoder: Decoder) -> Iterator[Norm]:
+    """Those around parts; the last one is the head's."""
+    for branch in (branch for layer in decoder.layers for branch in layer.branches):
+        norms = [branch.pre_norm, branch.post_norm]
+        norms += [norm for part in branch.parts if isinstance(part, Normed) for norm in (part.pre_norm, part.post_norm)]
+        yield from (norm for norm in norms if norm is not None)
 
 
 def _own_shapes(part: object) -> list[Shape]:
@@ -181,12 +193,9 @@ def _lora(model: Model, modules: tuple[str, ...] | None) -> tuple[int, tuple[Exp
     return dense, tuple(Experts(count, top_k, size) for (count, top_k), size in experts.items())
 
 
-def _vision(vision: NativeVisionConfig, model: Model) -> Vision:
-    """Each patch meets all matrices but the projector's, which see merged ones; attention is over all patches."""
-    patches, size = vision.num_patches, vision.hidden_size
-    shapes = model.vision_tensors or {}
-    projector = sum(prod(shape) for name, shape in shapes.items() if ".projector." in name)
-    elements = sum(map(prod, shapes.values()))
-    attention = 4 * patches**2 * size * vision.num_hidden_layers
-    towers = 2 * patches * (elements - projector - patches * size)  # position embeddings are no matrix
-    return Vision(elements, towers + 2 * vision.num_image_tokens * projector + attention)
+def _vision(vision: Vision) -> VisionCosts:
+    """A table of positions tells the patches of a picture; where there is none, four patches become one embedding."""
+    positions = [shape for name, shape in vision.tensors.items() if "pos" in name and "embed" in name]
+    elements = sum(map(prod, vision.tensors.values())) - sum(map(prod, positions))
+    patches = max((shape[-2] for shape in positions if len(shape) > 1), default=4 * vision.tokens.most)
+    return VisionCosts(elements, 2 * elements * max(1.0, patches / vision.tokens.most))

@@ -167,8 +167,8 @@ class Roofline:
             logits = costs.vocab_size * LOGIT_BYTES * work.num_sampled
             loads.append(Load("logits", 2 * costs.head * work.num_sampled, costs.head * weight + logits))
         if work.image_tokens and costs.vision is not None:
-            images = len(work.image_tokens)
-            loads.append(Load("images", costs.vision.operations * images, costs.vision.elements * weight))
+            embeddings = sum(work.image_tokens)
+            loads.append(Load("images", costs.vision.operations * embeddings, costs.vision.elements * weight))
         loads += [self._adapted(adapted.num_tokens, adapted.units) for adapted in work.adapted]
         copied = self._copied(work)
         if copied:

@@ -1,9 +1,9 @@
-"""Overhead: what an engine does beside executing, measured where a server has it: in AsyncEngine's thread, with as many
-readers of streams in the event loop as requests."""
+"""Served steps: how long they take where a server has them: in AsyncEngine's thread, with as many readers of streams in
+the event loop as requests; and what the engine does beside executing them."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from time import perf_counter
 
@@ -38,18 +38,25 @@ class _Pauses:
             self.after.add(len(self._timed.executed) - 1)
 
 
-def measure_overhead(
-    setup: Setup, timed: TimedRunner, params: SamplingParams, batches: Sequence[int], seconds: float
-) -> list[tuple[StepWork, float]]:
-    """Steps and the seconds from the begin of each to the begin of the next.
+@dataclass(frozen=True, slots=True)
+class ServedStep:
+    """execution: of the step; beside: from its end to the begin of the next. Seconds. `new_rows` of its work are those
+    that enter with the next: planning falls between the two."""
 
-    `new_rows` of a step are those that enter with the next: planning falls between the two. Serves random requests, as
-    many at once as `batches` say one after the other, for so many seconds in all; shows a progress bar.
-    """
+    work: StepWork
+    execution: float
+    beside: float
+
+
+def serve_some(
+    setup: Setup, timed: TimedRunner, params: SamplingParams, batches: Sequence[int], seconds: float
+) -> list[ServedStep]:
+    """Serves random requests, as many at once as `batches` say one after the other, for so many seconds in all; shows a
+    progress bar."""
     pauses = _Pauses(timed)
     begin = len(timed.executed)
     asyncio.run(_serve(setup, pauses, params, batches, seconds))
-    return list(_intervals(timed.executed[begin:], {index - begin for index in pauses.after}))
+    return list(_steps(timed.executed[begin:], {index - begin for index in pauses.after}))
 
 
 async def _serve(setup: Setup, pauses: _Pauses, params: SamplingParams, batches: Sequence[int], seconds: float) -> None:
@@ -58,7 +65,8 @@ async def _serve(setup: Setup, pauses: _Pauses, params: SamplingParams, batches:
     vocab_size, longest = setup.processor.vocab_size, setup.sizes.max_model_len
 
     async def client(until: float) -> None:
-        while perf_counter() < until:
+        """One request after the other, at least one."""
+        while True:
             output = min(int(random.integers(*OUTPUT_TOKENS)), longest // 2)
             length = min(int(random.integers(*PROMPT_TOKENS)), longest - output)
             tokens = random.integers(0, vocab_size, length, dtype=np.int32)
@@ -70,6 +78,8 @@ async def _serve(setup: Setup, pauses: _Pauses, params: SamplingParams, batches:
             stream: RequestStream = await engine.submit([one])
             async for _ in stream.updates():
                 pass
+            if perf_counter() >= until:
+                return
 
     engine.start()
     try:
@@ -80,7 +90,8 @@ async def _serve(setup: Setup, pauses: _Pauses, params: SamplingParams, batches:
         await engine.stop()
 
 
-def _intervals(executed: Sequence[Executed], pauses: set[int]) -> Iterator[tuple[StepWork, float]]:
+def _steps(executed: Sequence[Executed], pauses: set[int]) -> Iterator[ServedStep]:
     for index, (one, following) in enumerate(pairwise(executed)):
         if index not in pauses:
-            yield replace(one.work, new_rows=following.work.new_rows), following.begin - one.begin
+            work = replace(one.work, new_rows=following.work.new_rows)
+            yield ServedStep(work, one.end - one.begin, following.begin - one.end)
