@@ -99,12 +99,12 @@ def test_served_steps_count_as_much_as_the_others_but_for_the_strangest() -> Non
     rng = np.random.default_rng(3)
     works = [step(rng) for _ in range(100)]
     served = [Measured(work, 1.2 * EXECUTION.seconds(work), "served") for work in works]
-    found = off(fit_execution(measured(), EXECUTION.windows, served), factor=1.1)
+    found = off(fit_execution(measured(), EXECUTION.windows, served), factor=between)
     assert np.percentile(np.abs(found), 90) < 0.05
     disturbed = [
         replace(entry, seconds=30 * entry.seconds) if index < 4 else entry for index, entry in enumerate(served)
     ]
-    found = off(fit_execution(measured(), EXECUTION.windows, disturbed), factor=1.1)
+    found = off(fit_execution(measured(), EXECUTION.windows, disturbed), factor=between)
     assert np.percentile(np.abs(found), 90) < 0.05
 
 
