@@ -21,11 +21,10 @@ IMBALANCE = 2  # of experts: the busiest one has so many times the average
 def activation_bytes(model: Model, num_tokens: int, num_seqs: int, dtype: str) -> int:
     """Of a step of so many tokens, and logits for so many requests. dtype: computed in; scans and logits: float32."""
     decoder = model.decoder
-    layer = max(
-        _plain(part) * dtype_bytes(dtype) + _scan(part) * dtype_bytes("float32") for part in decoder.plain_parts()
-    )
-    residual = RESIDUAL * decoder.hidden_size * dtype_bytes("float32" if decoder.residual_float32 else dtype)
-    logits = 2 * num_seqs * decoder.vocab_size * dtype_bytes("float32")
+    itemsize, float32 = dtype_bytes(dtype), dtype_bytes("float32")
+    layer = max((_plain(part) * itemsize + _scan(part) * float32 for part in decoder.plain_parts()), default=0)
+    residual = RESIDUAL * decoder.hidden_size * (float32 if decoder.residual_float32 else itemsize)
+    logits = 2 * num_seqs * decoder.vocab_size * float32
     return max(num_tokens * (residual + layer), logits)
 
 

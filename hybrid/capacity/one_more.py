@@ -33,7 +33,8 @@ def one_more(
     chunk_tokens: of prefill in flight that the window pool holds at that moment. shared_tokens: with which all begin.
     """
     rows = 2 if count < sizes.num_rows else 1  # those that are only held need none
-    scheduler = Scheduler(replace(config, initial_output_ratio=1.0), replace(sizes, num_rows=rows), kinds)
+    at_once = replace(config, initial_output_ratio=1.0, composition="decode-first", force_retraction_every=0)
+    scheduler = Scheduler(at_once, replace(sizes, num_rows=rows), kinds)
     _hold(scheduler, count - 1, need, kinds, chunk_tokens, shared_tokens)
     scheduler.add(_first(need, shared_tokens))
     while (step := scheduler.schedule()) is not None:

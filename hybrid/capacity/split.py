@@ -64,6 +64,7 @@ class Split:
         return self.bytes_of(self.sizes(num_seqs, self.least_chunk if chunk is None else chunk))
 
     def bytes_of(self, sizes: PoolSizes) -> MemoryBytes:
+        """Of one device, with this question's adapters."""
         return pool_bytes(sizes, self.spec, self.lora_bytes_per_unit)
 
     def concurrency(self, memory_bytes: int) -> int:
@@ -73,6 +74,21 @@ class Split:
             middle = (low + high) // 2
             low, high = (middle, high) if self.bytes(middle).total <= memory_bytes else (low, middle)
         return low
+
+    def best(self, num_seqs: int, memory_bytes: int) -> PoolSizes | None:
+        """The pools for `num_seqs` requests, with as much room for chunks as memory leaves; None: for none."""
+        if num_seqs == 0:
+            return None
+        chunks = range(self.batched, self.least_chunk, -self.shape.block_size)
+        fitting = (c for c in chunks if self.bytes(num_seqs, c).total <= memory_bytes)
+        return self.sizes(num_seqs, next(fitting, self.least_chunk))
+
+    def mix(self, question: Question) -> Mix | None:
+        """Of the question's traffic; None: all requests are of one length."""
+        if question.traffic is None:
+            return None
+        most = min(self.most_seqs, MOST_MIXED)
+        return Mix(question.traffic, self.need, self.shape, self.kinds, self.batched, most, self.shared_prefix)
 
     def best_for(self, mix: Mix, memory_bytes: int) -> PoolSizes | None:
         """The pools that run most of `mix` at once, and the longest of its requests alone; None: not even that."""
@@ -102,18 +118,3 @@ class Split:
         block_bytes = self.spec.full_bytes_per_token * self.shape.block_size
         blocks = left // block_bytes if self.kinds.full else 0
         return replace(sizes, num_full_blocks=blocks) if left >= 0 and blocks >= longest.num_full_blocks else None
-
-    def mix(self, question: Question) -> Mix | None:
-        """Of the question's traffic; None: all requests are of one length."""
-        if question.traffic is None:
-            return None
-        most = min(self.most_seqs, MOST_MIXED)
-        return Mix(question.traffic, self.need, self.shape, self.kinds, self.batched, most, self.shared_prefix)
-
-    def best(self, num_seqs: int, memory_bytes: int) -> PoolSizes | None:
-        """The pools for `num_seqs` requests, with as much room for chunks as memory leaves; None: for none."""
-        if num_seqs == 0:
-            return None
-        chunks = range(self.batched, self.least_chunk, -self.shape.block_size)
-        fitting = (c for c in chunks if self.bytes(num_seqs, c).total <= memory_bytes)
-        return self.sizes(num_seqs, next(fitting, self.least_chunk))

@@ -37,7 +37,7 @@ def show(made: Plan) -> None:
     say(f"{question.name}: {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights{device}")
     say(f"about {made.activations_bytes:,} bytes of activations; {made.memory_bytes:,} bytes for the pools")
     table = _table("pool", "units", "bytes", "one request", "per GiB", "1 GiB more")
-    number = ",d" if made.expected is None else ",.1f"
+    signed = "+,d" if made.expected is None else "+,.1f"
     for name, units, size, each in (
         ("full attention", f"{sizes.num_full_blocks:,} blocks", pools.full, one.full),
         ("sliding window", f"{sizes.num_window_blocks:,} blocks", pools.window, one.window),
@@ -47,10 +47,10 @@ def show(made: Plan) -> None:
     ):
         if size:
             per_gib = f"{GIB / each:,.2f}" if each else ""
-            more = f"+{made.marginal[name]:{number}}" if name in made.marginal else ""
+            more = f"{made.marginal[name]:{signed}}" if name in made.marginal else ""
             table.add_row(name, units, f"{size:,}", f"{each:,}", per_gib, more)
     per_gib = f"{GIB / one.total:,.2f}" if one.total else ""
-    table.add_row("all", "", f"{pools.total:,}", f"{one.total:,}", per_gib, f"+{made.marginal['all']:{number}}")
+    table.add_row("all", "", f"{pools.total:,}", f"{one.total:,}", per_gib, f"{made.marginal['all']:{signed}}")
     console.print(table)
     if made.expected is not None and question.traffic is not None:
         say(f"{made.expected.concurrency:,.1f} requests at once on average; {_binds(made.expected.binding_pool)}")

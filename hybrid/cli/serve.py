@@ -1,5 +1,6 @@
 """`hybrid serve`: the OpenAI-compatible server. Flags are spelled as vLLM spells them."""
 
+import socket
 import sys
 from typing import Annotated
 
@@ -158,6 +159,10 @@ def serve(
             ),
             media=MediaPolicy(allowed_domains=allowed_media_domains or (), allowed_local_path=allowed_local_media_path),
         )
+        if both := sorted({*args.lora_modules} & {*(served_model_name or (model,))}):
+            raise ValueError(f"lora_modules: {both[0]!r} is the model itself")
+        if port:
+            _check_address(host, port)  # before minutes of loading
         print(f"loading {model}", file=sys.stderr, flush=True)
         setup = set_up(args)
         print(setup.limits, file=sys.stderr, flush=True)
@@ -167,3 +172,12 @@ def serve(
         complain(error)
         raise typer.Exit(2) from None
     DrainingServer(build_server(setup, args, options), host=host, port=port, shutdown_timeout=shutdown_timeout).run()
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raises ValueError where the server could not listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None

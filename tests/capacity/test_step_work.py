@@ -70,8 +70,8 @@ def test_an_image_is_encoded_once() -> None:
 
 def test_adapters_of_rows_are_remembered() -> None:
     made, registry, rows = scheduler(), AdapterRegistry(), AdaptedRows(SIZES.num_rows)
-    registry.load("wide", 16)
-    registry.load("narrow", 4)
+    registry.put(registry.create("wide", 16))
+    registry.put(registry.create("narrow", 4))
     for name, adapter in (("a", "wide"), ("b", None), ("c", "narrow"), ("d", "wide")):
         chosen = None if adapter is None else registry.get(adapter)
         start = 100 * ord(name)

@@ -43,6 +43,12 @@ def run(text: str, choice: object = "auto", size: int = 3) -> tuple[str, list[tu
     ("text", "content", "calls"),
     [
         ("It rains.", "It rains.", []),
+        ('{"name": "clock", "arguments": {"a": NaN}}', '{"name": "clock", "arguments": {"a": NaN}}', []),
+        (
+            '<tool_call>{"name": "clock", "arguments": 1e999}</tool_call>',
+            '<tool_call>{"name": "clock", "arguments": 1e999}</tool_call>',
+            [],
+        ),
         ('<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>', "", [("clock", "{}")]),
         (
             'Let me see.\n<tool_call>{"name": "weather", "arguments": {"city": "Genève"}}</tool_call>\n'

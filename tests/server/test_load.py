@@ -22,7 +22,7 @@ from tests.adapters.written import write_adapter
 from tests.server.serving import PATIENCE, process
 
 SECONDS = float(os.environ.get("LOAD_SECONDS", "4"))
-WARM_UP_SECONDS = 4.0  # until pools, caches and threads have seen everything
+WARM_UP_SECONDS = 12.0  # until pools, caches and threads have seen everything
 CLIENTS = 64
 MOST_GROWTH = 24 * 2**20  # bytes: what an allocator keeps varies, a leak of every request is more
 PICTURES = [

@@ -1,10 +1,14 @@
 """/v1/pools speaks of the engine's pools as `hybrid plan --json` does."""
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 from typer.testing import CliRunner
 
+from hybrid import LLM
 from hybrid.cli import app
 from hybrid.engine_args import EngineArgs
 
@@ -42,3 +46,17 @@ def test_an_engine_made_as_planned_shows_the_plan() -> None:
     assert body["limits"]["max_num_seqs"] == shown["concurrency"] == made["concurrency"] > 10
     full = next(pool for pool in body["pools"] if pool["pool"] == "full attention")
     assert full["bytes"] == shown["pool_bytes"]["full"]
+
+
+def test_the_server_says_it_when_it_starts() -> None:
+    command = [sys.executable, "-c", "from hybrid.cli import main; main()", "serve", "tiny", "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [*command, "--memory", "64MiB"], stderr=subprocess.PIPE, text=True, env=environment
+    ) as server:
+        assert server.stderr is not None
+        try:
+            said = next(line for line in server.stderr if "maximum concurrency" in line)
+        finally:
+            server.kill()
+    assert said.strip() == str(LLM("tiny", device="cpu", memory="64MiB").limits)

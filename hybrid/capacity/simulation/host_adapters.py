@@ -5,7 +5,7 @@ Knows bytes and a clock. How an adapter gets from the host to the device is part
 
 from collections.abc import Callable
 
-from hybrid.adapters.registry import Adapter, AdapterRegistry
+from hybrid.adapters.registry import Adapter
 from hybrid.pools.sizing import lora_units
 from hybrid.scheduler.request import Gate, GateStatus
 
@@ -15,26 +15,25 @@ READ_BANDWIDTH = 2e9  # bytes per second; a common NVMe disk
 class HostAdapters:
     """An adapter is read when a request first asks for it, and stays."""
 
-    def __init__(self, bytes_per_unit: int, clock: Callable[[], float], bandwidth: float = READ_BANDWIDTH) -> None:
+    def __init__(self, bytes_per_unit: int, clock: Callable[[], float]) -> None:
         self._bytes_per_unit = bytes_per_unit
         self._clock = clock
-        self._bandwidth = bandwidth
-        self._registry = AdapterRegistry()
+        self._adapters: dict[str, Adapter] = {}
         self._ready: dict[str, float] = {}
 
     def get(self, name: str, rank: int) -> tuple[Adapter, tuple[Gate, ...]]:
         """Mutates: the adapter is being read, if it was not. The gates at which its request waits."""
-        if name not in self._ready:
-            self._registry.load(name, rank)
+        if name not in self._adapters:
+            self._adapters[name] = Adapter(name, len(self._adapters) + 1, rank)
             begins = max(self._clock(), *self._ready.values()) if self._ready else self._clock()
-            self._ready[name] = begins + lora_units(rank) * self._bytes_per_unit / self._bandwidth
+            self._ready[name] = begins + lora_units(rank) * self._bytes_per_unit / READ_BANDWIDTH
         ready = self._ready[name]
 
         def poll() -> GateStatus:
             return GateStatus.READY if self._clock() >= ready else GateStatus.PENDING
 
         gates = () if poll() is GateStatus.READY else (Gate("adapter", poll),)
-        return self._registry.get(name), gates
+        return self._adapters[name], gates
 
     def next_ready(self) -> float:
         """When the next gate opens; infinite when all are open."""

@@ -15,8 +15,8 @@ class Journal:
         n = len(workload)
         self._warmup = warmup
         self._fate = np.full(n, Fate.UNSENT, dtype=np.int8)
-        self._arrival, self._added, self._admitted, self._first, self._last, self._itl_p95, self._itl_max = (
-            np.full(n, np.nan) for _ in range(7)
+        self._arrival, self._added, self._admitted, self._first, self._last, self._itl_p95 = (
+            np.full(n, np.nan) for _ in range(6)
         )
         self._tokens = np.zeros(n, dtype=np.int64)
         self._cached = np.zeros(n, dtype=np.int64)
@@ -53,7 +53,6 @@ class Journal:
         if len(gaps):
             rank = -(-95 * len(gaps) // 100) - 1
             self._itl_p95[request] = np.partition(gaps, rank)[rank]
-            self._itl_max[request] = gaps.max()
         if self._arrival[request] >= self._warmup:
             self._gaps.append(gaps)
 
@@ -78,7 +77,6 @@ class Journal:
             prompt_tokens=self._prompt_tokens,
             cached=self._cached,
             itl_p95=self._itl_p95,
-            itl_max=self._itl_max,
             gaps=gaps,
             error=self._error,
         )

@@ -28,7 +28,7 @@ class Records:
     first, last: when its first and its latest token were handed out. tokens: so many, of those that the
     workload says (wanted). cached: prompt tokens found in
     the prefix cache at its first admission. itl_p95: the least time that 95 % of the gaps
-    between its tokens do not exceed; itl_max: the longest of them; once completed.
+    between its tokens do not exceed, once completed.
     gaps: between tokens of all completed requests that were measured. error: why the first one failed or was
     refused. warmup: what arrives earlier is not measured.
     """
@@ -45,7 +45,6 @@ class Records:
     prompt_tokens: Ints
     cached: Ints
     itl_p95: Floats
-    itl_max: Floats
     gaps: NDArray[np.float32]
     error: str
 

@@ -3,6 +3,7 @@
 Memory stays the same: a setting that changes a need changes the split, and with it how many requests run at once.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
@@ -68,16 +69,16 @@ def parse_settings(texts: Sequence[str]) -> tuple[Setting, ...]:
             raise ValueError(f"vary names {name} twice")
         names[key] = name
         axes[key] = [(word.strip(), _value(name, KINDS[key], word.strip())) for word in values.split(",")]
-    settings = [
+    combinations = math.prod(map(len, axes.values()))
+    if combinations > MOST:
+        raise ValueError(f"vary gives {combinations} combinations; at most {MOST} are compared")
+    return tuple(
         Setting(
             {key: value for key, (_, value) in zip(axes, chosen)},
             {names[key]: word for key, (word, _) in zip(axes, chosen)},
         )
         for chosen in product(*axes.values())
-    ]
-    if len(settings) > MOST:
-        raise ValueError(f"vary gives {len(settings)} combinations; at most {MOST} are compared")
-    return tuple(settings) if axes else (Setting(),)
+    )
 
 
 def _value(name: str, kind: Any, text: str) -> Any:
@@ -99,13 +100,14 @@ def _value(name: str, kind: Any, text: str) -> Any:
 
 def planned_for(question: Question, workload: Workload, max_tokens: int | None) -> Question:
     """The question about requests as long as those of this workload. Raises ValueError where none has room."""
-    prompts, outputs = workload.prompt_lengths, workload.output_lengths
+    prompts = np.maximum(workload.prompt_lengths, question.shared_prefix + 1)
+    outputs = workload.output_lengths
     permitted = np.maximum(outputs, max_tokens or 0)
     traffic = Traffic(prompts, outputs, permitted).within(question.model.decoder.max_positions)
     images = question.images * question.image_tokens
     longest = replace(
         question,
-        context=max(question.shared_prefix + 1, int(traffic.prompts.max()) - images),
+        context=int(traffic.prompts.max()) - images,
         output=int(traffic.permitted.max()),
     )
     same = max_tokens is None and len({*prompts.tolist()}) == len({*outputs.tolist()}) == 1

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybrid.scheduler.outcome import FinishedRequest
 from hybrid.scheduler.plan import Ints, StepPlan, StepResult
@@ -25,7 +26,7 @@ from .engine_model import EngineModel
 from .host_adapters import HostAdapters
 from .journal import Journal
 from .outcome import Outcome, Totals
-from .records import Fate
+from .records import Fate, Records
 from .targets import NO_TARGETS, Targets
 from .timeline import Recorder
 
@@ -64,7 +65,7 @@ def simulate(
     progress: Callable[[float], None] = lambda now: None,
 ) -> Outcome:
     """Everything that became of the workload. progress: told the simulated time after every step. Raises ValueError for
-    pools that hold nothing, and where nothing arrives."""
+    pools in which no request fits."""
     return Simulation(engine, workload, conditions or Conditions()).run(progress)
 
 
@@ -231,24 +232,24 @@ class Simulation:
     # --- looking around --------------------------------------------------------------------------------------------
 
     def _totals_now(self) -> Totals:
-        stats = self.scheduler.stats()
-        return self._totals.at(self.now, stats)
+        return self._totals.at(self.now, self.scheduler.stats())
 
     def _why_stop(self, num_waiting: int) -> str:
         """ "" to go on. Pure."""
-        targets, rows = self._conditions.targets, self._engine.sizes.num_rows
+        targets, waiting = self._conditions.targets, f"{num_waiting} requests wait"
         records = self._journal.records(with_gaps=False)
-        unfinished = records.fate == Fate.UNFINISHED
-        tokens = int(records.prompt_tokens[unfinished & np.isnan(records.admitted)].sum())
-        if tokens > MOST_WAITING_TOKENS:
-            return f"the queue grows without bound: {num_waiting} requests of {tokens:,} tokens wait"
-        missed = targets.missed(records, self.now)
-        if targets and (missed & records.measured).sum() <= (1 - ATTAINMENT) * self._most:
-            return ""  # the targets may still be attained
-        if targets and self._arrivals.next_time() == float("inf"):
-            could = unfinished & ~missed
-            if unfinished.any() and not could.any():
-                return f"none of the last {int(unfinished.sum())} requests could meet the targets any more"
-        if num_waiting > MOST_WAITING + ROUNDS_WAITING * rows:
-            return f"the queue grows without bound: {num_waiting} requests wait"
+        missed, unfinished = targets.missed(records, self.now), records.fate == Fate.UNFINISHED
+        if self._arrivals.next_time() < float("inf"):
+            tokens = int(records.prompt_tokens[unfinished & np.isnan(records.admitted)].sum())
+            if tokens > MOST_WAITING_TOKENS:
+                return f"the queue grows without bound: {waiting}, {tokens:,} tokens"
+            diverges = num_waiting > MOST_WAITING + ROUNDS_WAITING * self._engine.sizes.num_rows
+            if diverges and (not targets or self._cannot_attain(records, missed)):
+                return f"the queue grows without bound: {waiting}"
+        elif targets and unfinished.any() and missed[unfinished].all() and self._cannot_attain(records, missed):
+            return f"none of the last {int(unfinished.sum())} requests could meet the targets any more"
         return ""
+
+    def _cannot_attain(self, records: Records, missed: NDArray[np.bool_]) -> bool:
+        """Whether too many have missed, whatever the others do. Pure."""
+        return int((missed & records.measured).sum()) > (1 - ATTAINMENT) * self._most

@@ -68,8 +68,12 @@ class Study:
             traffic = self.workload if self.rates is None else self.workload.scaled(rate)
             seconds = min(self.conditions.duration, float(traffic.times[traffic.after < 0][-1]))
             told = progress(f"{setting}, {rate:.3g} requests/s", seconds)
-            outcome = simulate(engine, traffic, self.conditions, told)
-            return summarise(outcome, rate, self.conditions.targets)
+            summary = summarise(simulate(engine, traffic, self.conditions, told), rate, self.conditions.targets)
+            if not summary.requests:
+                raise ValueError(
+                    f"no request arrives after a warm-up of {self.conditions.warmup:g} s at {rate:g} a second"
+                )
+            return summary
 
         low, high = self.rates or (self.workload.mean_rate,) * 2
         return Case(setting, engine, search(run, low, high))

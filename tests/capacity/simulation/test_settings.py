@@ -55,6 +55,7 @@ def test_all_combinations() -> None:
         ("reservation=half", "vary reservation must be a number, got 'half'"),
         ("prefix_caching=maybe", "vary prefix_caching must be on or off, got 'maybe'"),
         ("split=even", "vary split must be one of plan, engine, got 'even'"),
+        ("block_size=" + ",".join("1" * 999), "vary gives 999 combinations; at most 64 are compared"),
         ("max_scan=" + ",".join(map(str, range(1, 66))), "vary gives 65 combinations; at most 64 are compared"),
     ],
 )

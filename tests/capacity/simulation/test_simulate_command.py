@@ -116,6 +116,10 @@ def test_a_trace_at_its_own_rate(tmp_path: Path) -> None:
         (("--rate", "1", "--requests", "0"), "the number of requests must be 1 to 10,000,000, got 0"),
         (("--rate", "1", "--max-tokens", "0"), "max_tokens must be at least 1, got 0"),
         (("--rate", "1", "--warmup", "3m"), "a warm-up of 180 s leaves nothing of a duration of 120 s"),
+        (
+            ("--rate", "4", "--requests", "9", "--warmup", "9"),
+            "no request arrives after a warm-up of 9 s at 4 a second",
+        ),
         (("--rate", "999999", "--duration", "60m"), "at most 2,000,000 are simulated: choose a shorter --duration"),
         (("--rate", "1", "--workload", "storm"), "workload must be poisson, steady"),
         (("--rate", "1", "--calibration", "nowhere.json"), "calibration nowhere.json cannot be read"),
