@@ -86,6 +86,8 @@ class Execution:
         """Seconds of one execution."""
         self._runner.execute(self._plans.enter(shape))
         plan = self._plans.step(shape)
+        if shape.num_tokens == len(shape.rows):  # decodes of as many rows follow one another, and what is cached helps
+            self._runner.execute(plan)
         self._wait()
         begin = perf_counter()
         self._runner.execute(plan)
