@@ -71,7 +71,9 @@ def _fit(measured: Sequence[Measured], windows: tuple[Window, ...], weights: Flo
 
 def fit_overhead(counts: Sequence[tuple[int, int]], seconds: Sequence[float]) -> dict[str, float]:
     """counts: of each step the tokens that it handed out, and the requests that entered with the next. seconds: of what
-    an engine does from the end of the execution to the begin of the next."""
+    an engine does from the end of the execution to the begin of the next. Zeros where there are no steps."""
+    if not counts:
+        return dict.fromkeys(OVERHEADS, 0.0)
     matrix = np.array([(1.0, tokens, requests) for tokens, requests in counts])
     target = np.array(seconds)
     kept = np.ones(len(target), dtype=np.bool_)

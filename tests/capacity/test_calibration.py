@@ -124,6 +124,10 @@ def test_overhead_is_found_though_some_intervals_were_something_else() -> None:
     assert fit_overhead(counts, disturbed) == pytest.approx(dict(CALIBRATED.overhead), rel=1e-6)
 
 
+def test_an_engine_that_never_had_two_steps_in_a_row() -> None:
+    assert fit_overhead([], []) == dict.fromkeys(OVERHEADS, 0.0)
+
+
 def test_nothing_measured_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="no step with sampled rows was measured"):
         fit_execution([Measured(StepWork(np.array([3]), np.array([0]), 0), 1.0, "prefill")], ())
