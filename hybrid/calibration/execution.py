@@ -51,14 +51,14 @@ class Execution:
         self._fill(shapes)
         begin = perf_counter()
         sizes, durations = self._explore(shapes, seconds * LARGEST_SHARE)
-        within = [shape for shape in shapes if shape.num_tokens <= sizes[-1]]
+        within = [shape for shape in shapes if shape.num_tokens < 2 * sizes[-1]]
         order = sorted(range(len(within)), key=lambda index: -_coarse(within, index))
         taken: dict[Shape, list[tuple[float, Shape]]] = {}  # seconds, and what really ran
         whole = round(seconds)
         with tqdm(total=whole, desc="step times", unit="s") as bar:
             for turn, index in product(range(MOST_RUNS), order):
                 shape = within[index]
-                expected = durations[bisect_left(sizes, shape.num_tokens)]
+                expected = durations[min(bisect_left(sizes, shape.num_tokens), len(sizes) - 1)]
                 anyway = turn == 0 and _coarse(within, index) == COARSE
                 if anyway or perf_counter() - begin + expected <= seconds:
                     run = shape.shortened(turn)
@@ -69,14 +69,13 @@ class Execution:
         return [Measured(StepWork.of(self._plans.step(shape)), taking, shape.kind) for taking, shape in medians]
 
     def _explore(self, shapes: list[Shape], most: float) -> tuple[list[int], list[float]]:
-        """Numbers of tokens, and about how long steps of so many take, up to the first that takes `most` seconds. What
-        is compiled is compiled then. Mutates rows and caches."""
+        """Numbers of tokens, each at least twice the one before, and about how long steps of so many take, up to the
+        first that takes `most` seconds. What is compiled is compiled then. Mutates rows and caches."""
         sizes, durations = [], []
         for shape in shapes:
-            if len(shape.rows) == 1 and shape.num_tokens not in sizes:
-                self._run(shape)
+            if len(shape.rows) == 1 and (not sizes or shape.num_tokens >= 2 * sizes[-1]):
                 sizes.append(shape.num_tokens)
-                durations.append(min(self._run(shape), self._run(shape)))  # the system may have been busy once
+                durations.append(min(self._run(shape), self._run(shape)))
                 if durations[-1] > most:
                     break
         return sizes, durations
