@@ -71,7 +71,8 @@ class Execution:
     def _explore(self, shapes: list[Shape], most: float) -> tuple[list[int], list[float]]:
         """Numbers of tokens, each at least twice the one before, and about how long steps of so many take, up to the
         first that takes `most` seconds. What is compiled is compiled then. Mutates rows and caches."""
-        sizes, durations = [], []
+        sizes: list[int] = []
+        durations: list[float] = []
         for shape in shapes:
             if len(shape.rows) == 1 and (not sizes or shape.num_tokens >= 2 * sizes[-1]):
                 sizes.append(shape.num_tokens)
