@@ -21,10 +21,10 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from hybrid.calibration.measure import calibrate
-from hybrid.capacity.calibration import Calibrated
 from hybrid.capacity.simulation.engine_model import EngineModel
 from hybrid.capacity.simulation.outcome import Outcome
 from hybrid.capacity.simulation.simulation import simulate
+from hybrid.capacity.step_time.calibrated import Calibrated
 from hybrid.capacity.workload.generate import Pattern, Shape, generate
 from hybrid.capacity.workload.lengths import parse_distribution
 from hybrid.capacity.workload.workload import Workload

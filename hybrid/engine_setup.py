@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hybrid.capacity.limits import Limits, limits
+from hybrid.capacity.sizing.limits import Limits, limits
 from hybrid.encoders.families import family
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer

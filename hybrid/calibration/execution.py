@@ -9,8 +9,8 @@ from time import perf_counter
 import torch
 from tqdm import tqdm
 
-from hybrid.capacity.fitting import Measured
-from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.step_time.fitting import Measured
+from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.encoders.inputs import EncoderInput
 from hybrid.models.context import AttentionCache
 from hybrid.pools.sizing import Kinds

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hybrid.capacity.calibration import Calibrated, Conditions, fingerprint
-from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, residuals
-from hybrid.capacity.layer_costs import LayerCosts
 from hybrid.capacity.model_file import open_model
+from hybrid.capacity.step_time.calibrated import Calibrated, Conditions, fingerprint
+from hybrid.capacity.step_time.fitting import Measured, fit_execution, fit_overhead, residuals
+from hybrid.capacity.step_time.layer_costs import LayerCosts
 from hybrid.encoders.inputs import EncoderInput, ImageProcessor
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import set_up

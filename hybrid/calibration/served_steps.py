@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from hybrid.async_engine import AsyncEngine, RequestStream, Submission
-from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.engine_setup import Setup
 from hybrid.frontend.generation import Update
 from hybrid.frontend.prompt import Prompt

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.encoders.inputs import EncoderInput
 from hybrid.engine import Runner
 from hybrid.grammar.backend import Masks

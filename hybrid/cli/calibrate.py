@@ -10,7 +10,7 @@ from rich.table import Table
 from .options import Device, Dtype, Memory, Threads, complain, default_threads
 
 if TYPE_CHECKING:
-    from hybrid.capacity.calibration import Calibrated
+    from hybrid.capacity.step_time.calibrated import Calibrated
 
 
 def calibrate(

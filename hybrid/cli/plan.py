@@ -12,8 +12,8 @@ from .simulate import PANEL, SimulateOptions
 from .simulate import simulate as run_simulation
 
 if TYPE_CHECKING:
-    from hybrid.capacity.planning import Plan
     from hybrid.capacity.question import Question
+    from hybrid.capacity.sizing.planning import Plan
 
 
 def plan(
@@ -158,10 +158,10 @@ def plan(
 
 def _answer(questions: list["Question"], as_json: bool) -> None:
     """Prints the plan, or several side by side. Raises ValueError where nothing fits: what would."""
-    from hybrid.capacity.document import document
-    from hybrid.capacity.planning import plan as make_plan
     from hybrid.capacity.question import NothingFitsError
-    from hybrid.capacity.remedies import nothing_fits
+    from hybrid.capacity.sizing.document import document
+    from hybrid.capacity.sizing.planning import plan as make_plan
+    from hybrid.capacity.sizing.remedies import nothing_fits
 
     from .plan_tables import show, show_side_by_side
 
@@ -189,9 +189,9 @@ def _answer(questions: list["Question"], as_json: bool) -> None:
 
 def _sweep(questions: list["Question"], text: str, plot: Path | None, as_json: bool) -> None:
     """Prints, and draws, the answers for a range of values. Raises ValueError."""
-    from hybrid.capacity.document import document
-    from hybrid.capacity.sweep import draw, parse_sweep
-    from hybrid.capacity.sweep import sweep as run_sweep
+    from hybrid.capacity.sizing.document import document
+    from hybrid.capacity.sizing.sweep import draw, parse_sweep
+    from hybrid.capacity.sizing.sweep import sweep as run_sweep
 
     from .plan_tables import short_name, show_sweep
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from hybrid.capacity.mix import TOKEN_BUDGET
-from hybrid.capacity.planning import GIB, Plan
-from hybrid.capacity.sweep import Point
+from hybrid.capacity.sizing.mix import TOKEN_BUDGET
+from hybrid.capacity.sizing.planning import GIB, Plan
+from hybrid.capacity.sizing.sweep import Point
 
 
 def short_name(model: str) -> str:

@@ -13,7 +13,7 @@ from .options import complain
 
 if TYPE_CHECKING:
     from hybrid.capacity.question import Question
-    from hybrid.capacity.step_time import StepTime
+    from hybrid.capacity.step_time.step_time import StepTime
     from hybrid.capacity.workload.workload import Workload
 
 PANEL = "Simulation"
@@ -158,8 +158,8 @@ def _workload(
 
 def _step_time(calibration: Path | None) -> Callable[["Question"], "StepTime"]:
     """From a file of measurements, else from the device's rates. Raises ValueError."""
-    from hybrid.capacity.calibration import Calibrated
-    from hybrid.capacity.roofline import Roofline
+    from hybrid.capacity.step_time.calibrated import Calibrated
+    from hybrid.capacity.step_time.roofline import Roofline
 
     if calibration is None:
         return Roofline.of

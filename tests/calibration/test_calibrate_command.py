@@ -10,11 +10,11 @@ from hybrid.calibration.execution import Execution
 from hybrid.calibration.measure import pictures
 from hybrid.calibration.plans import request_id
 from hybrid.calibration.shapes import design
-from hybrid.capacity.calibration import Calibrated
-from hybrid.capacity.fitting import fit_execution
-from hybrid.capacity.layer_costs import LayerCosts
 from hybrid.capacity.model_file import open_model
-from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.step_time.calibrated import Calibrated
+from hybrid.capacity.step_time.fitting import fit_execution
+from hybrid.capacity.step_time.layer_costs import LayerCosts
+from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.cli import app
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import set_up

@@ -9,9 +9,9 @@ import numpy as np
 
 from hybrid.adapters.registry import Adapter
 from hybrid.capacity.model_file import open_model
-from hybrid.capacity.planning import Plan, plan
 from hybrid.capacity.question import Question
-from hybrid.capacity.split import Split
+from hybrid.capacity.sizing.planning import Plan, plan
+from hybrid.capacity.sizing.split import Split
 from hybrid.pools.sizing import Kinds
 from hybrid.scheduler.plan import StepResult
 from hybrid.scheduler.request import ImageInput, NewRequest

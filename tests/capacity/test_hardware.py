@@ -4,7 +4,7 @@ import pytest
 
 from hybrid.capacity.hardware import HARDWARE, Hardware, find_hardware
 from hybrid.capacity.model_file import open_model, weight_bytes
-from hybrid.capacity.planning import plan
+from hybrid.capacity.sizing.planning import plan
 from hybrid.engine_memory import gpu_pool_memory
 from hybrid.memory_size import default_cpu_memory
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.config import SchedulerConfig
 
-from ..step_time import StepTime
+from ..step_time.step_time import StepTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits, pool_bytes
 from hybrid.scheduler.config import SchedulerConfig
 
 from ..hardware import find_hardware
-from ..planning import Plan, plan
 from ..question import Question
-from ..step_time import StepTime
+from ..sizing.planning import Plan, plan
+from ..step_time.step_time import StepTime
 from ..traffic import Traffic
 from ..workload.workload import Workload
 from .engine_model import EngineModel

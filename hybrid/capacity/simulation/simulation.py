@@ -17,7 +17,7 @@ from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 from hybrid.scheduler.request import ImageInput, NewRequest
 from hybrid.scheduler.scheduler import Scheduler
 
-from ..step_work import AdaptedRows, StepWork
+from ..step_time.step_work import AdaptedRows, StepWork
 from ..workload.segments import Segment, token_ids
 from ..workload.workload import Workload
 from .answers import Answers

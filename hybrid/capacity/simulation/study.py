@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..question import Question
-from ..step_time import StepTime
+from ..step_time.step_time import StepTime
 from ..workload.workload import Workload
 from .engine_model import EngineModel
 from .goodput import Goodput, search

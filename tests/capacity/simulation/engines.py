@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from hybrid.capacity.simulation.engine_model import EngineModel
-from hybrid.capacity.step_time import StepTime
-from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.step_time.step_time import StepTime
+from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.capacity.workload.segments import Kind
 from hybrid.capacity.workload.workload import Workload
 from hybrid.pools.sizing import Kinds, PoolSizes

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybrid.capacity.planning import plan
 from hybrid.capacity.question import Question
 from hybrid.capacity.simulation.engine_model import EngineModel
 from hybrid.capacity.simulation.settings import Setting, engine_model, parse_settings, planned_for
 from hybrid.capacity.simulation.simulation import Conditions
 from hybrid.capacity.simulation.study import Study, best
 from hybrid.capacity.simulation.targets import Targets
+from hybrid.capacity.sizing.planning import plan
 from hybrid.pools.sizing import pool_bytes
 from tests.capacity.questions import GIB, question
 

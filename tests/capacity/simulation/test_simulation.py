@@ -12,7 +12,7 @@ from hybrid.capacity.simulation.outcome import Outcome
 from hybrid.capacity.simulation.records import Fate
 from hybrid.capacity.simulation.simulation import Conditions, Simulation, simulate
 from hybrid.capacity.simulation.targets import Targets
-from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.capacity.workload.parse import Surroundings, parse_workload
 from hybrid.capacity.workload.segments import token_ids
 from hybrid.encoders.inputs import EncoderInput

@@ -1,6 +1,6 @@
 """Roofline: the time of a step from operations and bytes of every kind of layer, and the rates of a device.
 
-Knows a model's costs and a device's datasheet; has measured nothing (see `calibration`). Each kind of work takes the
+Knows a model's costs and a device's datasheet; has measured nothing (see `calibrated`). Each kind of work takes the
 longer of its operations at the device's rate and its bytes at the device's bandwidth; kinds follow one another.
 """
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from hybrid.models.blueprint.model import Model
 from hybrid.pools.specs import ModelSpec, dtype_bytes
 
-from .hardware import CPU, Hardware
+from ..hardware import CPU, Hardware
+from ..question import Question
+from ..tensor_parallel import share_of
 from .layer_costs import Experts, LayerCosts
-from .question import Question
 from .step_work import StepWork
 from .tally import Tally
-from .tensor_parallel import share_of
 
 LOGIT_BYTES = 8  # per logit: written and read in float32
 REDUCTIONS_PER_PART = 1  # over all devices that share a model: each part's output is a sum

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from hybrid import LLM
-from hybrid.capacity.planning import plan
 from hybrid.capacity.question import NothingFitsError
-
-from .questions import GIB, MIB, longer, peak_running, planned, question
+from hybrid.capacity.sizing.planning import plan
+from tests.capacity.questions import GIB, MIB, longer, peak_running, planned, question
 
 SHAPES = (
     "Jamba-v0.1",

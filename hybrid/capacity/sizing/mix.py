@@ -15,7 +15,7 @@ from hybrid.pools.ledger import Ints
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, life_units
 from hybrid.scheduler.reservation import MAX_RATIO, MIN_RATIO
 
-from .traffic import Traffic
+from ..traffic import Traffic
 
 CELLS = 2**17  # draws times requests of each
 MIN_DRAWS = 16

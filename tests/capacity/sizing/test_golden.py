@@ -4,10 +4,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from hybrid.capacity.planning import Plan, plan
+from hybrid.capacity.sizing.planning import Plan, plan
 from hybrid.models.families import read_model
-
-from .questions import BY_NAME, GIB, MIB, longer, planned, question
+from tests.capacity.questions import BY_NAME, GIB, MIB, longer, planned, question
 
 
 def exact(name: str, tokens: int, **more: Any) -> Plan:

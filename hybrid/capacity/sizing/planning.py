@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields, replace
 from hybrid.engine_args import EngineArgs
 from hybrid.pools.sizing import PoolSizes, blocks_for, concurrency, lora_units
 
+from ..model_file import num_parameters
+from ..question import NothingFitsError, Question
 from .activations import activation_bytes
 from .limits import Limits, limits
 from .mix import Expected, Mix
-from .model_file import num_parameters
-from .question import NothingFitsError, Question
 from .split import Split
 
 GIB = 2**30

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hybrid.adapters.registry import AdapterRegistry
-from hybrid.capacity.step_work import Adapted, AdaptedRows, StepWork
+from hybrid.capacity.step_time.step_work import Adapted, AdaptedRows, StepWork
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.plan import StepPlan, StepResult

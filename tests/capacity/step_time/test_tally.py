@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hybrid.capacity.step_work import StepWork
-from hybrid.capacity.tally import BLOCK, Tally
+from hybrid.capacity.step_time.step_work import StepWork
+from hybrid.capacity.step_time.tally import BLOCK, Tally
 
 WINDOWS = (None, 1, 5, 100)
 

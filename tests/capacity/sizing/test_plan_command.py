@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from hybrid.capacity.sweep import parse_sweep
+from hybrid.capacity.sizing.sweep import parse_sweep
 from hybrid.cli import app
-
-from .questions import BY_NAME
+from tests.capacity.questions import BY_NAME
 
 GPT_OSS, JAMBA = str(BY_NAME["gpt-oss-20b"]), str(BY_NAME["Jamba-v0.1"])
 

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hybrid.capacity.calibration import OVERHEADS, Calibrated, Conditions, Residual, fingerprint
-from hybrid.capacity.execution_time import TERMS, WINDOW_TERMS, Curve, ExecutionTime
-from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, residuals
 from hybrid.capacity.model_file import open_model
-from hybrid.capacity.step_work import Adapted, StepWork
-
-from .questions import BY_NAME
+from hybrid.capacity.step_time.calibrated import OVERHEADS, Calibrated, Conditions, Residual, fingerprint
+from hybrid.capacity.step_time.execution_time import TERMS, WINDOW_TERMS, Curve, ExecutionTime
+from hybrid.capacity.step_time.fitting import Measured, fit_execution, fit_overhead, residuals
+from hybrid.capacity.step_time.step_work import Adapted, StepWork
+from tests.capacity.questions import BY_NAME
 
 EXECUTION = ExecutionTime(
     tokens=Curve((1, 4, 16, 64, 256), (2e-3, 2.2e-3, 4e-3, 9e-3, 3e-2)),

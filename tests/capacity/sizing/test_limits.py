@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 from hybrid import LLM, SamplingParams
-from hybrid.capacity.limits import limits
+from hybrid.capacity.sizing.limits import limits
 from hybrid.frontend.prompt import Prompt
 from hybrid.pools.sizing import CAPACITIES, Kinds, Need, PoolSizes
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, MambaSpec, ModelSpec, SlidingWindowSpec
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.request import NewRequest
 from hybrid.scheduler.scheduler import Scheduler
-
-from .questions import MIB, running
+from tests.capacity.questions import MIB, running
 
 FULL, WINDOW, STATE = FullAttentionSpec(2, 8), SlidingWindowSpec(2, 8, 20), MambaSpec((12, 3), (2, 6, 4))
 KINDS: tuple[tuple[LayerSpec, ...], ...] = ((FULL,), (FULL, WINDOW), (FULL, STATE), (FULL, WINDOW, STATE), (STATE,))

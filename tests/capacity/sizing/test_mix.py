@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybrid.capacity.mix import TOKEN_BUDGET
-from hybrid.capacity.planning import Plan, plan
 from hybrid.capacity.question import NothingFitsError
+from hybrid.capacity.sizing.mix import TOKEN_BUDGET
+from hybrid.capacity.sizing.planning import Plan, plan
 from hybrid.capacity.traffic import Traffic, parse_traffic
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.request import NewRequest
 from hybrid.scheduler.scheduler import Scheduler
-
-from .questions import GIB, question, running
+from tests.capacity.questions import GIB, question, running
 
 # name, GiB, median prompt and answer: two bound by states, one by full attention, one by windows of many lengths, one
 # of prompts so long and answers so short that a step's tokens bind.

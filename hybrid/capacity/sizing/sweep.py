@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..question import Question
+from ..tokens import parse_tokens
 from .planning import Plan, plan
-from .question import Question
-from .tokens import parse_tokens
 
 AXES = ("context", "output", "shared_prefix", "adapters", "images")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .calibration import OVERHEADS, Residual
+from .calibrated import OVERHEADS, Residual
 from .execution_time import TERMS, WINDOW_TERMS, Curve, ExecutionTime, amounts, interpolation
 from .non_negative import non_negative_least_squares
 from .step_work import StepWork

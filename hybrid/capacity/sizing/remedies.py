@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from hybrid.engine_memory import GPU_FRACTION
 
-from .hardware import CPU, HARDWARE
+from ..hardware import CPU, HARDWARE
+from ..question import Question
 from .planning import plan
-from .question import Question
 from .split import Split
 
 MIB = 2**20

@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from hybrid.capacity.model_file import open_model
-from hybrid.capacity.planning import plan
 from hybrid.capacity.question import Question
-from hybrid.capacity.split import Split
+from hybrid.capacity.sizing.planning import plan
+from hybrid.capacity.sizing.split import Split
 from hybrid.runner.caches import Caches
+from tests.capacity.questions import BY_NAME, peak_running
 from tests.models.families.oracle import Oracle, all_cases, exporter
-
-from .questions import BY_NAME, peak_running
 
 CASES = all_cases()
 LONGEST = 180  # tokens; prompts are so short, and answers so long, that all requests overlap

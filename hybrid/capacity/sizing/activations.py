@@ -1,7 +1,7 @@
 """Activations: about how much a step holds beside weights and pools, from the blueprint alone.
 
 Layers run one after the other: the one that holds most counts. What each holds per token was read off the layers of
-`models/`; the comparison with the CPU runner's peak is in tests/capacity/test_activations.py. Knows no pools.
+`models/`; the comparison with the CPU runner's peak is in tests/capacity/sizing/test_activations.py. Knows no pools.
 """
 
 from hybrid.models.blueprint.decoder import Plain

@@ -17,8 +17,8 @@ from hybrid.pools.sizing import (
     sizes_for,
 )
 
+from ..question import Question
 from .mix import Mix
-from .question import Question
 
 MIN_CHUNK_SHARE = 4  # the window pool keeps room for at least a quarter of the token budget; chunks shrink to it
 DEVIATIONS = (0.0, 0.5, 1.0, 2.0)  # of what the windows of requests of many lengths take: as much more is tried

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from hybrid.capacity.hardware import HARDWARE, find_hardware
-from hybrid.capacity.layer_costs import LayerCosts
 from hybrid.capacity.model_file import weight_bytes
 from hybrid.capacity.question import Question
-from hybrid.capacity.roofline import Assumptions, Load, Roofline
-from hybrid.capacity.step_work import Adapted, StepWork
+from hybrid.capacity.step_time.layer_costs import LayerCosts
+from hybrid.capacity.step_time.roofline import Assumptions, Load, Roofline
+from hybrid.capacity.step_time.step_work import Adapted, StepWork
 from hybrid.models.blueprint.model import Model
 from hybrid.models.families import read_model
-
-from .questions import BY_NAME, question
+from tests.capacity.questions import BY_NAME, question
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 100, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3,

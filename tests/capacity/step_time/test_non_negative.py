@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hybrid.capacity.non_negative import non_negative_least_squares
+from hybrid.capacity.step_time.non_negative import non_negative_least_squares
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,8 +8,8 @@ import pytest
 from torch.profiler import ProfilerActivity, profile
 
 from hybrid import LLM, SamplingParams
-from hybrid.capacity.activations import SCAN_BLOCK, activation_bytes
 from hybrid.capacity.model_file import open_model
+from hybrid.capacity.sizing.activations import SCAN_BLOCK, activation_bytes
 from hybrid.frontend.prompt import Prompt
 from hybrid.models.ops.recurrent_plan import LONG_BLOCK
 from tests.models.families.oracle import Oracle, all_cases
