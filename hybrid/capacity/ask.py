@@ -32,9 +32,7 @@ def ask(
     """context, output: numbers of tokens, or distributions of them (see `traffic`). max_tokens: that requests permit;
     None: as many as their answers have. others: of Question."""
     others |= {"model": model, "images": images, "image_size": image_size, "shared_prefix": shared_prefix}
-    permitted = None if max_tokens is None else parse_tokens("max_tokens", max_tokens)
-    if permitted == 0:
-        raise ValueError("max_tokens must be at least 1, got 0")
+    permitted = None if max_tokens is None else parse_tokens("max_tokens", max_tokens, least=1)
     if permitted is None and ":" not in context + output:
         return Question(context=parse_tokens("context", context), output=parse_tokens("output", output), **others)
     extra = max(0, images) * image_tokens(model, image_size)

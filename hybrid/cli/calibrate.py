@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from .options import Device, Dtype, Memory, Threads, complain, default_threads
+from .options import Device, Dtype, MaxModelLen, Memory, Threads, complain, default_threads
+from .tables import figures_table
 
 if TYPE_CHECKING:
     from hybrid.capacity.step_time.calibrated import Calibrated
@@ -18,7 +18,7 @@ def calibrate(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("calibration.json"),
     seconds: Annotated[float, typer.Option(help="To measure for, beside loading and compiling.")] = 90.0,
     temperature: Annotated[float, typer.Option(help="Of the requests; 0 takes the most likely token.")] = 1.0,
-    max_model_len: Annotated[int | None, typer.Option(help="Most tokens of prompt and answer together.")] = None,
+    max_model_len: MaxModelLen = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most requests that run at once.")] = None,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens per step.")] = 2048,
     block_size: Annotated[int, typer.Option(help="Tokens per block of the attention pools.")] = 16,
@@ -60,10 +60,8 @@ def calibrate(
 
 
 def _show(made: "Calibrated") -> None:
-    """How far the fit is off, and some steps."""
-    table = Table("steps", "measured", "off by, median", "95% within", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    """How far the fit is off."""
+    table = figures_table("steps", "measured", "off by, median", "95% within")
     for kind, residual in made.residuals.items():
         table.add_row(kind, f"{residual.count:,}", f"{residual.p50:.1%}", f"{residual.p95:.1%}")
     Console().print(table)

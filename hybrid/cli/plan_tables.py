@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from hybrid.capacity.hardware import GIB
 from hybrid.capacity.sizing.mix import TOKEN_BUDGET
-from hybrid.capacity.sizing.planning import GIB, Plan
+from hybrid.capacity.sizing.planning import Plan
 from hybrid.capacity.sizing.sweep import Point
+
+from .tables import figures_table, say
 
 
 def short_name(model: str) -> str:
@@ -17,26 +19,13 @@ def short_name(model: str) -> str:
     return path.stem if path.suffix == ".json" else path.name
 
 
-def _table(first: str, *columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
 def show(made: Plan) -> None:
     """Prints one plan."""
     sizes, pools, one, question = made.sizes, made.pools, made.request_bytes, made.question
-    console = Console()
-
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False)
-
     device = "" if question.tp == 1 else f" on each of {question.tp} devices"
     say(f"{question.name}: {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights{device}")
     say(f"about {made.activations_bytes:,} bytes of activations; {made.memory_bytes:,} bytes for the pools")
-    table = _table("pool", "units", "bytes", "one request", "per GiB", "1 GiB more")
+    table = figures_table("pool", "units", "bytes", "one request", "per GiB", "1 GiB more")
     signed = "+,d" if made.expected is None else "+,.1f"
     for name, units, size, each in (
         ("full attention", f"{sizes.num_full_blocks:,} blocks", pools.full, one.full),
@@ -51,7 +40,7 @@ def show(made: Plan) -> None:
             table.add_row(name, units, f"{size:,}", f"{each:,}", per_gib, more)
     per_gib = f"{GIB / one.total:,.2f}" if one.total else ""
     table.add_row("all", "", f"{pools.total:,}", f"{one.total:,}", per_gib, f"{made.marginal['all']:{signed}}")
-    console.print(table)
+    Console().print(table)
     if made.expected is not None and question.traffic is not None:
         say(f"{made.expected.concurrency:,.1f} requests at once on average; {_binds(made.expected.binding_pool)}")
         if left_out := question.traffic.left_out:
@@ -89,7 +78,7 @@ def _binds(pool: str) -> str:
 
 def show_sweep(axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
     """Prints a row for each value and model."""
-    table = _table(axis.replace("_", " "), "model", "at once", "one request", "binding pool")
+    table = figures_table(axis.replace("_", " "), "model", "at once", "one request", "binding pool")
     table.columns[1].justify = "left"
     for points in zip(*curves.values()):
         for name, point in zip(curves, points):
@@ -104,7 +93,7 @@ def show_sweep(axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
 
 def show_side_by_side(plans: Mapping[str, Plan | None]) -> None:
     """Prints a row for each model; None: nothing fits."""
-    table = _table("model", "weights", "per token", "window", "state", "one request", "at once", "binding pool")
+    table = figures_table("model", "weights", "per token", "window", "state", "one request", "at once", "binding pool")
     for name, made in plans.items():
         if made is None:
             table.add_row(short_name(name), "", "", "", "", "", "0", "does not fit")

@@ -61,9 +61,7 @@ def simulate(
     rates = parse_rates(options.rate) if options.rate is not None else None
     settings = parse_settings(options.vary)
     given = parse_seconds("duration", options.duration) if options.duration is not None else None
-    permitted = parse_tokens("max_tokens", max_tokens) if max_tokens is not None else None
-    if permitted == 0:
-        raise ValueError("max_tokens must be at least 1, got 0")
+    permitted = parse_tokens("max_tokens", max_tokens, least=1) if max_tokens is not None else None
     conditions = Conditions(
         targets=parse_targets(options.slo) if options.slo is not None else Targets(),
         duration=given if given is not None else DEFAULT_DURATION if options.requests is None else math.inf,

@@ -4,26 +4,15 @@ import math
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 
 from hybrid.capacity.simulation.simulation import ATTAINMENT
 from hybrid.capacity.simulation.study import Case, Study, best
 from hybrid.capacity.simulation.summary import PERCENTILES, Spread, Summary
 
+from .tables import figures_table, say
+
 WIDTH = 160  # of the table of settings, so that a row is a line
 PERCENT = f"{ATTAINMENT:.0%}"
-
-
-def _table(first: str, *columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def _say(line: str) -> None:
-    Console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _time(seconds: float | None) -> str:
@@ -42,10 +31,10 @@ def show(study: Study, cases: Sequence[Case]) -> None:
     chosen = best(cases)
     assert chosen is not None
     case = cases[chosen]
-    _say(_about(study))
+    say(_about(study))
     if len(cases) > 1:
         _compare(cases, chosen)
-        _say(f"best: {case.setting}")
+        say(f"best: {case.setting}")
     _goodput(study, case)
     shown = case.shown
     assert shown is not None
@@ -66,7 +55,7 @@ def _goodput(study: Study, case: Case) -> None:
     goodput, targets = case.goodput, study.conditions.targets
     assert goodput is not None
     if len(goodput.curve) > 1:
-        table = _table("requests/s", "met", "TTFT p95", "ITL p95", "e2e p95", "tokens/s out", "")
+        table = figures_table("requests/s", "met", "TTFT p95", "ITL p95", "e2e p95", "tokens/s out", "")
         for summary in goodput.curve:
             mark = "goodput" if summary is goodput.best else "gave up" if summary.stopped else ""
             table.add_row(
@@ -82,10 +71,10 @@ def _goodput(study: Study, case: Case) -> None:
     if study.rates is None or study.rates[0] == study.rates[1]:
         return
     if goodput.best is None:
-        _say(f"goodput: less than {study.rates[0]:g} requests/s: fewer than {PERCENT} of the requests meet {targets}")
+        say(f"goodput: less than {study.rates[0]:g} requests/s: fewer than {PERCENT} of the requests meet {targets}")
     else:
         least = "at least " if goodput.at_least else ""
-        _say(f"goodput: {least}{goodput.best.rate:.3g} requests/s, of which {PERCENT} meet {targets}")
+        say(f"goodput: {least}{goodput.best.rate:.3g} requests/s, of which {PERCENT} meet {targets}")
 
 
 def _figures(summary: Summary) -> None:
@@ -94,14 +83,14 @@ def _figures(summary: Summary) -> None:
     said += [f"{count:,} {what}" for what, count in lost.items() if count]
     if summary.attainment is not None:
         said.append(f"{summary.attainment:.1%} met the targets")
-    _say(", ".join(said))
+    say(", ".join(said))
     if summary.stopped:
-        _say(f"ended early: {summary.stopped}")
+        say(f"ended early: {summary.stopped}")
     if summary.error:
-        _say(f"the first that got no answer: {summary.error}")
+        say(f"the first that got no answer: {summary.error}")
     if summary.cut:
-        _say(f"{summary.cut:,} answers were cut at max_model_len")
-    table = _table("", "mean", *(f"p{percent}" for percent in PERCENTILES), "max")
+        say(f"{summary.cut:,} answers were cut at max_model_len")
+    table = figures_table("", "mean", *(f"p{percent}" for percent in PERCENTILES), "max")
     rows: tuple[tuple[str, Spread], ...] = (
         ("queue", summary.queue),
         ("TTFT", summary.ttft),
@@ -112,19 +101,19 @@ def _figures(summary: Summary) -> None:
         values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.max)
         table.add_row(name, *map(_time, values))
     Console().print(table)
-    _say(
+    say(
         f"{summary.requests_per_second:.3g} requests/s, {summary.output_tokens_per_second:,.0f} tokens/s out, "
         f"{summary.total_tokens_per_second:,.0f} in all; {summary.batch:,.1f} requests and "
         f"{summary.step_tokens:,.1f} tokens in a step of {_time(summary.step_seconds)}; {_share(summary.busy)} busy"
     )
-    _say(
+    say(
         f"{_share(summary.hit_rate)} of prompt tokens from the cache; {summary.retractions:,} retractions, "
         f"{summary.recomputed_tokens:,} tokens computed again"
     )
     waited = ", ".join(f"{cause} {share:.0%}" for cause, share in summary.waiting_for.items() if share >= 0.005)
     if waited:
-        _say(f"waited for: {waited}")
-    table = _table("pool", "in use", "at most", "cached")
+        say(f"waited for: {waited}")
+    table = figures_table("pool", "in use", "at most", "cached")
     for pool, occupancy in summary.occupancy.items():
         table.add_row(pool, _share(occupancy.mean), _share(occupancy.max), _share(occupancy.cached))
     Console().print(table)
@@ -133,7 +122,7 @@ def _figures(summary: Summary) -> None:
 def _compare(cases: Sequence[Case], chosen: int) -> None:
     searched = any(case.goodput is not None and len(case.goodput.curve) > 1 for case in cases)
     figures = ("met", "TTFT p95", "ITL p95", "e2e p95", "tokens/s out", "hits", "retracted")
-    table = _table("", *cases[0].setting.words, *(("goodput",) if searched else ()), *figures)
+    table = figures_table("", *cases[0].setting.words, *(("goodput",) if searched else ()), *figures)
     for index, case in enumerate(cases):
         shown, goodput = case.shown, case.goodput
         row = ["best" if index == chosen else "", *case.setting.words.values()]

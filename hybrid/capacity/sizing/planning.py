@@ -9,14 +9,13 @@ from dataclasses import dataclass, fields, replace
 from hybrid.engine_args import EngineArgs
 from hybrid.pools.sizing import PoolSizes, blocks_for, concurrency, lora_units
 
+from ..hardware import GIB
 from ..model_file import num_parameters
 from ..question import NothingFitsError, Question
 from .activations import activation_bytes
 from .limits import Limits, limits
 from .mix import Expected, Mix
 from .split import Split
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ def plan(question: Question) -> Plan:
     """Raises NothingFitsError where not even one request fits, ValueError for an impossible question."""
     split = Split(question)
     memory = question.budget()
-    mix = split.mix(question)
+    mix = split.mix()
     wanted = split.best(split.concurrency(memory), memory) if mix is None else split.best_for(mix, memory)
     if wanted is None:
         raise NothingFitsError(

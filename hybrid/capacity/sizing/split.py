@@ -36,6 +36,7 @@ class Split:
         self.lora_bytes_per_unit = question.lora_bytes_per_unit()
         self.kinds = Kinds.of(self.spec)
         self.shared_prefix = question.shared_prefix
+        self._traffic = question.traffic
         unsplit = question.model.vision is not None and question.model.vision.bidirectional
         self.config = self.args.scheduler_config(question.max_image_tokens, unsplit)
         self._positions = question.model.decoder.max_positions
@@ -83,12 +84,12 @@ class Split:
         fitting = (c for c in chunks if self.bytes(num_seqs, c).total <= memory_bytes)
         return self.sizes(num_seqs, next(fitting, self.least_chunk))
 
-    def mix(self, question: Question) -> Mix | None:
+    def mix(self) -> Mix | None:
         """Of the question's traffic; None: all requests are of one length."""
-        if question.traffic is None:
+        if self._traffic is None:
             return None
         most = min(self.most_seqs, MOST_MIXED)
-        return Mix(question.traffic, self.need, self.shape, self.kinds, self.batched, most, self.shared_prefix)
+        return Mix(self._traffic, self.need, self.shape, self.kinds, self.batched, most, self.shared_prefix)
 
     def best_for(self, mix: Mix, memory_bytes: int) -> PoolSizes | None:
         """The pools that run most of `mix` at once, and the longest of its requests alone; None: not even that."""

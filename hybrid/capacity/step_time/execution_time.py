@@ -37,16 +37,11 @@ class Curve:
             _check("a curve", value)
 
     def __call__(self, size: int) -> float:
-        weights = self.weights(size)
-        return sum(self.seconds[index] * weight for index, weight in weights)
-
-    def weights(self, size: int) -> tuple[tuple[int, float], ...]:
-        """The value at `size` is the sum of seconds[index] * weight."""
-        return interpolation(self.sizes, size)
+        return sum(self.seconds[index] * weight for index, weight in interpolation(self.sizes, size))
 
 
 def interpolation(sizes: tuple[int, ...], size: int) -> tuple[tuple[int, float], ...]:
-    """(index, weight) of the points between which `size` lies; see Curve."""
+    """(index, weight) of the points between which `size` lies: the value of a Curve is the sum of their products."""
     if size <= sizes[0] or len(sizes) == 1:
         return ((0, size / sizes[0]),)
     right = min(bisect_right(sizes, size), len(sizes) - 1)

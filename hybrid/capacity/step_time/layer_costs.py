@@ -25,7 +25,7 @@ SCAN_OPERATIONS = {Mamba1: 7, Mamba2: 5, GatedDeltaNet: 7, RGLRU: 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertCosts:
     """Routed experts of all layers that have so many, of which a token takes so many. elements: of one, added up."""
 
     num_experts: int
@@ -33,12 +33,12 @@ class Experts:
     elements: int
 
     def touched(self, num_tokens: int) -> float:
-        """Experts of a layer that so many tokens choose, expected where all are as likely."""
+        """ExpertCosts of a layer that so many tokens choose, expected where all are as likely."""
         return self.num_experts * (1 - (1 - self.top_k / self.num_experts) ** num_tokens)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AttentionCosts:
     """Attention of all layers with one window. operations: per pair of a token and a token that it sees.
 
     kept_bytes: of keys and values of one token, as read; written_bytes: as written, less where layers share them.
@@ -75,12 +75,12 @@ class LayerCosts:
     dense: int
     activations: int
     head: int
-    experts: tuple[Experts, ...]
-    attention: tuple[Seen, ...]
+    experts: tuple[ExpertCosts, ...]
+    attention: tuple[AttentionCosts, ...]
     scan_operations: int  # per token
     state_bytes: int  # of one request
     lora: int
-    lora_experts: tuple[Experts, ...]
+    lora_experts: tuple[ExpertCosts, ...]
     vision: VisionCosts | None
 
     @classmethod
@@ -108,7 +108,7 @@ class LayerCosts:
             dense=sum(map(prod, dense)),
             activations=activations,
             head=decoder.vocab_size * decoder.hidden_size + sum(map(prod, decoder.norm.tensors().values())),
-            experts=tuple(Experts(count, top_k, size) for (count, top_k), size in experts.items()),
+            experts=tuple(ExpertCosts(count, top_k, size) for (count, top_k), size in experts.items()),
             attention=_attention(model, spec),
             scan_operations=sum(_scan_operations(part) for part in parts),
             state_bytes=spec.state_bytes_per_slot,
@@ -140,7 +140,7 @@ def _own_shapes(part: object) -> list[Shape]:
     return list(shapes.values())
 
 
-def _attention(model: Model, spec: ModelSpec) -> tuple[Seen, ...]:
+def _attention(model: Model, spec: ModelSpec) -> tuple[AttentionCosts, ...]:
     found: dict[Window, list[int]] = {}
     kept = {True: spec.full_bytes_per_token, False: spec.window_bytes_per_token}
     elements = {True: 0, False: 0}  # full or not: elements of keys and values that layers of that kind keep
@@ -160,7 +160,7 @@ def _attention(model: Model, spec: ModelSpec) -> tuple[Seen, ...]:
         sums = found.setdefault(window, [0, 0, 0])
         for index, amount in enumerate((4 * queries, size * each, size * each if keeps else 0)):
             sums[index] += amount
-    return tuple(Seen(window, *sums) for window, sums in found.items())
+    return tuple(AttentionCosts(window, *sums) for window, sums in found.items())
 
 
 def _scan_operations(part: object) -> int:
@@ -179,7 +179,7 @@ def _scan_operations(part: object) -> int:
             return 0
 
 
-def _lora(model: Model, modules: tuple[str, ...] | None) -> tuple[int, tuple[Experts, ...]]:
+def _lora(model: Model, modules: tuple[str, ...] | None) -> tuple[int, tuple[ExpertCosts, ...]]:
     """Elements per rank unit: in what every token meets, and of one expert."""
     routed = {name: part for part in model.decoder.plain_parts() if isinstance(part, MoE) for name in part.lora_names}
     dense, experts = 0, Counter[tuple[int, int]]()
@@ -190,7 +190,7 @@ def _lora(model: Model, modules: tuple[str, ...] | None) -> tuple[int, tuple[Exp
                 experts[routed[name].num_experts, routed[name].top_k] += size
             else:
                 dense += size
-    return dense, tuple(Experts(count, top_k, size) for (count, top_k), size in experts.items())
+    return dense, tuple(ExpertCosts(count, top_k, size) for (count, top_k), size in experts.items())
 
 
 def _vision(vision: Vision) -> VisionCosts:

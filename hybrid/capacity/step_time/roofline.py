@@ -6,18 +6,15 @@ longer of its operations at the device's rate and its bytes at the device's band
 
 from dataclasses import dataclass, field
 
-from hybrid.models.blueprint.model import Model
 from hybrid.pools.specs import ModelSpec, dtype_bytes
 
-from ..hardware import CPU, Hardware
+from ..hardware import CPU
 from ..question import Question
-from ..tensor_parallel import share_of
-from .layer_costs import Experts, LayerCosts
+from .layer_costs import ExpertCosts, LayerCosts
 from .step_work import StepWork
 from .tally import Tally
 
 LOGIT_BYTES = 8  # per logit: written and read in float32
-REDUCTIONS_PER_PART = 1  # over all devices that share a model: each part's output is a sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,36 +72,12 @@ class Roofline:
 
     @classmethod
     def of(cls, question: Question, assumptions: Assumptions | None = None) -> "Roofline":
-        """For the model, the device and the dtypes that a question names. Raises ValueError."""
+        """For the model, the device and the dtypes that a question names. Raises ValueError for a rate that nobody
+        stated."""
         if question.hardware is None:
             raise ValueError("step times need a gpu whose rates count")
-        return cls.build(
-            question.model,
-            question.hardware,
-            weights_dtype=question.dtype,
-            computed_dtype=question.computed_dtype,
-            spec=question.spec(),
-            block_size=question.block_size,
-            tp=question.tp,
-            lora_modules=question.lora_target_modules,
-            assumptions=assumptions,
-        )
-
-    @classmethod
-    def build(
-        cls,
-        model: Model,
-        hardware: Hardware,
-        *,
-        weights_dtype: str,
-        computed_dtype: str,
-        spec: ModelSpec,
-        block_size: int = 16,
-        tp: int = 1,
-        lora_modules: tuple[str, ...] | None = None,
-        assumptions: Assumptions | None = None,
-    ) -> "Roofline":
-        """model: undivided. spec: of one device's share. Raises ValueError for a rate that nobody stated."""
+        hardware, weights_dtype, computed_dtype = question.hardware, question.dtype, question.computed_dtype
+        spec = question.spec()
         assumed = Assumptions() if assumptions is None else assumptions
         rate = hardware.flops.get(weights_dtype, hardware.flops.get(computed_dtype))
         advice = "give --flops and --bandwidth" + (", or calibrate" if hardware.name == CPU else "")
@@ -113,14 +86,14 @@ class Roofline:
         if hardware.bandwidth is None:
             raise ValueError(f"the bandwidth of {hardware.name} is not known; {advice}")
         return cls(
-            costs=LayerCosts.of(share_of(model, tp), spec, lora_modules),
+            costs=LayerCosts.of(question.share(), spec, question.lora_target_modules),
             spec=spec,
             weight_bytes=dtype_bytes(weights_dtype),
             computed_bytes=dtype_bytes(computed_dtype),
             operations_per_second=rate * assumed.compute_share,
             bytes_per_second=hardware.bandwidth * assumed.bandwidth_share,
-            block_size=block_size,
-            tp=tp,
+            block_size=question.block_size,
+            tp=question.tp,
             assumptions=assumed,
         )
 
@@ -184,7 +157,7 @@ class Roofline:
         return Load("adapters", operations * units, elements * units * self.computed_bytes)
 
     def _unit_bytes(self) -> int:
-        def held(experts: Experts) -> int:
+        def held(experts: ExpertCosts) -> int:
             return experts.num_experts * experts.elements
 
         return (self.costs.lora + sum(map(held, self.costs.lora_experts))) * self.computed_bytes
