@@ -95,14 +95,7 @@ class ScriptedRunner:
                 token, -0.5, 2, np.array([7, token], dtype=np.int32), np.array([-0.1, -0.5], dtype=np.float32)
             )
             logprobs.append((entry,) if params is not None and params.logprobs is not None else None)
-        n = len(tokens)
-        result = StepResult(
-            step_id=plan.step_id,
-            sampled_token_ids=np.array(tokens, dtype=np.int32).reshape(n, 1),
-            num_sampled=np.ones(n, dtype=np.int64),
-            draft_token_ids=np.zeros((n, 0), dtype=np.int32),
-            num_drafts=np.zeros(n, dtype=np.int64),
-        )
+        result = StepResult.one_each(plan.step_id, np.array(tokens, dtype=np.int32))
         return RunnerOutput(result, tuple(logprobs))
 
 

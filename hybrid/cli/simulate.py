@@ -147,7 +147,7 @@ def _workload(
         images=question.images,
         image_tokens=question.image_tokens,
         adapters=question.adapters,
-        ranks=(question.rank,),
+        rank=question.rank,
         num_requests=num_requests,
         seed=options.seed,
     )

@@ -132,3 +132,15 @@ class StepResult:
     num_sampled: Ints  # [num_sampling_rows], each >= 1
     draft_token_ids: TokenIds  # [num_sampling_rows, max_next_drafts]
     num_drafts: Ints  # [num_sampling_rows]
+
+    @classmethod
+    def one_each(cls, step_id: int, token_ids: TokenIds) -> "StepResult":
+        """A token for each row that samples, [num_sampling_rows], and no drafts."""
+        n = len(token_ids)
+        return cls(
+            step_id=step_id,
+            sampled_token_ids=token_ids[:, None],
+            num_sampled=np.ones(n, dtype=np.int64),
+            draft_token_ids=np.zeros((n, 0), dtype=np.int32),
+            num_drafts=np.zeros(n, dtype=np.int64),
+        )

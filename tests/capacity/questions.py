@@ -42,16 +42,7 @@ def running(scheduler: Scheduler) -> Iterator[int]:
     """How many requests run, step after step, until nothing is left to run."""
     while (step := scheduler.schedule()) is not None:
         yield scheduler.stats().num_running
-        count = int(step.samples.sum())
-        scheduler.commit(
-            StepResult(
-                step_id=step.step_id,
-                sampled_token_ids=np.ones((count, 1), dtype=np.int32),
-                num_sampled=np.ones(count, dtype=np.int64),
-                draft_token_ids=np.zeros((count, 0), dtype=np.int32),
-                num_drafts=np.zeros(count, dtype=np.int64),
-            )
-        )
+        scheduler.commit(StepResult.one_each(step.step_id, np.ones(int(step.samples.sum()), dtype=np.int32)))
 
 
 def peak_running(made: Plan, extra: int = 3) -> int:

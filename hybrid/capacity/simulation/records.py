@@ -6,6 +6,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from ..workload.workload import Workload
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -25,12 +27,10 @@ class Records:
     """n requests. Times in seconds since the start; NaN where it never came to that.
 
     arrival: when the client sent it; added: when the engine took notice, between two steps; admitted: its first plan.
-    first, last: when its first and its latest token were handed out. tokens: so many, of those that the
-    workload says (wanted). cached: prompt tokens found in
-    the prefix cache at its first admission. itl_p95: the least time that 95 % of the gaps
-    between its tokens do not exceed, once completed.
-    gaps: between tokens of all completed requests that were measured. error: why the first one failed or was
-    refused. warmup: what arrives earlier is not measured.
+    first, last: when its first and its latest token were handed out. tokens: so many, of those that the workload says
+    (wanted). cached: prompt tokens found in the prefix cache at its first admission. itl_p95: the least time that 95 %
+    of the gaps between its tokens do not exceed, once completed. gaps: between tokens of all completed requests that
+    were measured. error: why the first one failed or was refused. warmup: what arrives earlier is not measured.
     """
 
     warmup: float
@@ -47,6 +47,28 @@ class Records:
     itl_p95: Floats
     gaps: NDArray[np.float32]
     error: str
+
+    @classmethod
+    def unsent(cls, workload: Workload, warmup: float) -> "Records":
+        """Nothing has become of any request; columns may be written to."""
+        n = len(workload)
+        arrival, added, admitted, first, last, itl_p95 = (np.full(n, np.nan) for _ in range(6))
+        return cls(
+            warmup=warmup,
+            fate=np.full(n, Fate.UNSENT, dtype=np.int8),
+            arrival=arrival,
+            added=added,
+            admitted=admitted,
+            first=first,
+            last=last,
+            tokens=np.zeros(n, dtype=np.int64),
+            wanted=workload.output_lengths,
+            prompt_tokens=workload.prompt_lengths,
+            cached=np.zeros(n, dtype=np.int64),
+            itl_p95=itl_p95,
+            gaps=np.zeros(0, dtype=np.float32),
+            error="",
+        )
 
     def __len__(self) -> int:
         return len(self.fate)

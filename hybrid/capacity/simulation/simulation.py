@@ -96,8 +96,6 @@ class Simulation:
         self._stopped = ""
         self._totals = Totals()
         self._before: Totals | None = None  # what was done in the warm-up
-        most_rows = engine.sizes.num_rows
-        self._ones, self._zeros = np.ones(most_rows, dtype=np.int64), np.zeros(most_rows, dtype=np.int64)
 
     def run(self, progress: Callable[[float], None]) -> Outcome:
         """Mutates: to the end, or to where it is pointless to go on."""
@@ -187,15 +185,7 @@ class Simulation:
         self._totals.busy += seconds
         self._totals.rows += len(plan.rows)
         self._totals.scheduled_tokens += plan.num_tokens
-        n = len(slots)
-        result = StepResult(
-            step_id=plan.step_id,
-            sampled_token_ids=tokens[:, None],
-            num_sampled=self._ones[:n],
-            draft_token_ids=np.zeros((n, 0), dtype=np.int32),
-            num_drafts=self._zeros[:n],
-        )
-        return _Flight(result, slots)
+        return _Flight(StepResult.one_each(plan.step_id, tokens), slots)
 
     def _begin(self, request: int, num_prompt_tokens: int) -> None:
         """Mutates: from now on the request's tokens are known. One that asked for more ends itself."""

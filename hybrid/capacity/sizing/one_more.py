@@ -84,11 +84,4 @@ def _next(need: Need, shared_tokens: int) -> NewRequest:
 
 def _answer(step: StepPlan) -> StepResult:
     """As of a model that always says token OWN."""
-    count = int(step.samples.sum())
-    return StepResult(
-        step_id=step.step_id,
-        sampled_token_ids=np.full((count, 1), OWN, dtype=np.int32),
-        num_sampled=np.ones(count, dtype=np.int64),
-        draft_token_ids=np.zeros((count, 0), dtype=np.int32),
-        num_drafts=np.zeros(count, dtype=np.int64),
-    )
+    return StepResult.one_each(step.step_id, np.full(int(step.samples.sum()), OWN, dtype=np.int32))

@@ -1,9 +1,8 @@
-"""Drawn workloads: when requests come, how long they are, chats of several turns; adapters and priorities for any.
+"""Drawn workloads: when requests come, how long they are, chats of several turns; adapters for any.
 
 Everything is a function of the seed. Knows no syntax.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,22 +98,13 @@ def generate(name: str, shape: Shape, pattern: Pattern, *, rate: float, num_requ
     return whole.scaled(rate)
 
 
-def with_adapters(workload: Workload, count: int, *, ranks: Sequence[int], zipf: float, seed: int) -> Workload:
-    """Every session gets one of `count` adapters, the k-th of them with a weight of k^-zipf and the rank ranks[k], from
-    the start again where there are fewer ranks. 0: the base model for all."""
-    names = tuple(f"adapter-{number}" for number in range(1, count + 1))
-    weights = np.arange(1, count + 1, dtype=np.float64) ** -zipf
-    rng = np.random.default_rng([seed, 1])
-    drawn = rng.choice(count, len(workload), p=weights / weights.sum()) if count else np.full(len(workload), -1)
+def with_adapters(workload: Workload, count: int, *, rank: int, seed: int) -> Workload:
+    """Every session gets one of `count` (1 at least) adapters; the k-th of them weighs 1 / k (Zipf's law)."""
+    weights = 1 / np.arange(1, count + 1)
+    drawn = np.random.default_rng([seed, 1]).choice(count, len(workload), p=weights / weights.sum())
     return replace(
         workload,
         adapter=drawn[workload.sessions],
-        adapters=names,
-        ranks=tuple(ranks[number % len(ranks)] for number in range(count)),
+        adapters=tuple(f"adapter-{number}" for number in range(1, count + 1)),
+        ranks=(rank,) * count,
     )
-
-
-def with_priorities(workload: Workload, priorities: Sequence[int], *, seed: int) -> Workload:
-    """Every session gets one of these, all as likely: (0, 0, 1) makes a third of them wait for the others."""
-    drawn = np.random.default_rng([seed, 2]).choice(np.asarray(priorities, np.int64), len(workload))
-    return replace(workload, priorities=drawn[workload.sessions])

@@ -2,18 +2,17 @@
 ValueError of one sentence.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..tokens import parse_tokens
 from .azure import read_azure
-from .generate import Pattern, Shape, generate, with_adapters, with_priorities
+from .generate import Pattern, Shape, generate, with_adapters
 from .lengths import Lengths, observed, parse_distribution
 from .mooncake import read_mooncake
-from .requests_file import MAX_PRIORITY, MAX_RANK, read_requests
+from .requests_file import MAX_RANK, read_requests
 from .segments import MAX_LENGTH
-from .trace_file import whole
 from .workload import Workload
 
 SYNTAX = (
@@ -45,8 +44,7 @@ class Surroundings:
     own `system` replaces shared_prefix.
     rate: requests per second; None: a trace's own, 1 for what is drawn. num_requests None: all of a trace,
     DEFAULT_REQUESTS drawn ones. image_tokens: of one image of the model, 0 where it takes none.
-    adapters: how many; sessions get them by Zipf's law of exponent `zipf`, ranks from the start again where there are
-    more adapters. priorities: each as likely. Both replace what a trace says, where they are given.
+    adapters: how many, each of `rank`; sessions get them by Zipf's law. They replace those of a trace.
     """
 
     context: str = "512"
@@ -55,9 +53,7 @@ class Surroundings:
     images: int = 0
     image_tokens: int = 0
     adapters: int = 0
-    ranks: Sequence[int] = (16,)
-    zipf: float = 1.0
-    priorities: Sequence[int] = ()
+    rank: int = 16
     rate: float | None = None
     num_requests: int | None = None
     seed: int = 0
@@ -66,12 +62,8 @@ class Surroundings:
         for name, most in LIMITS.items():
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be 0 to {most:,}, got {getattr(self, name)}")
-        if not self.ranks or not 1 <= min(self.ranks) <= max(self.ranks) <= MAX_RANK:
-            raise ValueError(f"ranks must be 1 to {MAX_RANK:,}, got {tuple(self.ranks)}")
-        if not 0 <= self.zipf <= 100:
-            raise ValueError(f"zipf must be an exponent from 0 to 100, got {self.zipf}")
-        for priority in self.priorities:
-            whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
+        if not 1 <= self.rank <= MAX_RANK:
+            raise ValueError(f"rank must be 1 to {MAX_RANK:,}, got {self.rank}")
         if self.images and not self.image_tokens:
             raise ValueError(f"images {self.images}: the model takes none")
 
@@ -81,9 +73,7 @@ def parse_workload(text: str, given: Surroundings) -> Workload:
     kind, _, rest = text.strip().partition(":")
     workload = _drawn(text, kind, rest, given) if kind in KEYS else _recorded(text, given)
     if given.adapters:
-        workload = with_adapters(workload, given.adapters, ranks=given.ranks, zipf=given.zipf, seed=given.seed)
-    if given.priorities:
-        workload = with_priorities(workload, given.priorities, seed=given.seed)
+        workload = with_adapters(workload, given.adapters, rank=given.rank, seed=given.seed)
     return workload
 
 
@@ -159,7 +149,7 @@ def _recorded(text: str, given: Surroundings) -> Workload:
 
 def _read(text: str, given: Surroundings) -> Workload:
     def requests(path: Path) -> Workload:
-        return read_requests(path, image_tokens=given.image_tokens, rank=given.ranks[0])
+        return read_requests(path, image_tokens=given.image_tokens, rank=given.rank)
 
     formats: dict[str, Callable[[Path], Workload]] = {
         "azure": read_azure,

@@ -228,15 +228,7 @@ class TimedRunner:
         ids = [self._rows[row] for row in plan.rows[plan.samples].tolist()]
         ends = (plan.num_computed_tokens + plan.num_scheduled_tokens)[plan.samples].tolist()
         tokens = [self._answers[one][end - self._prompt_lengths[one]] for one, end in zip(ids, ends, strict=True)]
-        n = len(tokens)
-        result = StepResult(
-            plan.step_id,
-            np.array(tokens, dtype=np.int32).reshape(n, 1),
-            np.ones(n, dtype=np.int64),
-            np.zeros((n, 0), dtype=np.int32),
-            np.zeros(n, dtype=np.int64),
-        )
-        return RunnerOutput(result, (None,) * n)
+        return RunnerOutput(StepResult.one_each(plan.step_id, np.array(tokens, dtype=np.int32)), (None,) * len(tokens))
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])

@@ -28,9 +28,7 @@ def planned(made: Scheduler) -> StepPlan:
 
 
 def commit(made: Scheduler, plan: StepPlan) -> None:
-    n = int(plan.samples.sum())
-    tokens, none = np.full((n, 1), 7, dtype=np.int32), np.zeros((n, 0), dtype=np.int32)
-    made.commit(StepResult(plan.step_id, tokens, np.ones(n, np.int64), none, np.zeros(n, np.int64)))
+    made.commit(StepResult.one_each(plan.step_id, np.full(int(plan.samples.sum()), 7, dtype=np.int32)))
 
 
 def test_chunks_then_decodes() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hybrid.capacity.workload.azure import read_azure
 from hybrid.capacity.workload.mooncake import read_mooncake
 from hybrid.capacity.workload.requests_file import read_requests
-from hybrid.capacity.workload.summary import summarize
 from hybrid.capacity.workload.workload import Workload
 from tests.capacity.workload.traces import AZURE_2023, AZURE_2024, MOONCAKE, REQUESTS, json_lines
 
@@ -46,4 +45,3 @@ def test_a_damaged_file(read: Callable[[Path], Workload], text: bytes) -> None:
         return
     for arrival in workload:
         assert arrival.time >= 0 and arrival.prompt_length >= 1 and arrival.output.length >= 1
-    assert 0 <= summarize(workload).shared_tokens <= workload.prompt_lengths.sum()

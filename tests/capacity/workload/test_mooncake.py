@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from hybrid.capacity.workload.mooncake import read_mooncake
-from hybrid.capacity.workload.summary import summarize
 from tests.capacity.workload.traces import MOONCAKE, common, json_lines, tokens, written
 
 FIRST: dict[str, Any] = MOONCAKE[0]
@@ -24,7 +23,6 @@ def test_lengths_times_and_shared_blocks(tmp_path: Path) -> None:
     assert [arrival.output.length for arrival in workload] == [30, 4, 9]
     first, second, third = map(tokens, workload)
     assert (common(first, second), common(first, third), common(second, third)) == (1024, 512, 512)
-    assert summarize(workload).shared_tokens == 1024 + 512
     assert all(arrival.hints == () for arrival in workload)
 
 
@@ -33,7 +31,6 @@ def test_equal_ids_and_a_block_that_is_cut(tmp_path: Path) -> None:
     workload = read_mooncake(written(tmp_path, "trace.jsonl", json_lines(*rows)))
     first, second, third = map(tokens, workload)
     assert (common(first, second), common(first, third)) == (1100, 1200)
-    assert summarize(workload).shared_tokens == 1100 + 1200
 
 
 @pytest.mark.parametrize(
