@@ -27,8 +27,9 @@ def open_model(name: str | Path) -> Model:
         from hybrid.models.loading import read_config
 
         return read_config(path)
+    config = _read(path)
     try:
-        return read_model({key: value for key, value in _read(path).items() if key != QUANTISED})
+        return read_model({key: value for key, value in config.items() if key != QUANTISED})
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Pictures: a matplotlib figure, and the file that it becomes. Knows nothing of what is drawn."""
+"""Picture: a matplotlib figure, and the file that it becomes. Knows no plan and no simulation."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,8 +7,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def check_picture(path: Path) -> None:
+    """What takes long should not end with a picture that cannot be written. Raises ValueError for such a path, and
+    without matplotlib."""
+    known = new_figure(1, 1).canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise ValueError(f"plot must be a file such as plan.png, one of {', '.join(sorted(known))}, got {str(path)!r}")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"plot {str(path)!r} lies in no folder that exists")
+    if path.is_dir():
+        raise ValueError(f"plot {str(path)!r} is a folder, not a file")
+
+
 def new_figure(width: float, height: float) -> "Figure":
-    """Inches. Raises ValueError where matplotlib is not installed."""
+    """Inches. Raises ValueError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -17,7 +29,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Writes the file, whose ending says the format. Raises ValueError where it cannot."""
+    """Raises ValueError where it cannot be written."""
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:

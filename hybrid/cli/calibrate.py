@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from .options import Device, Dtype, MaxModelLen, Memory, Threads, complain, default_threads
-from .tables import figures_table
+from .tables import figures_table, print_table
 
 if TYPE_CHECKING:
     from hybrid.capacity.step_time.calibrated import Calibrated
@@ -36,6 +35,8 @@ def calibrate(
     try:
         if not out.absolute().parent.is_dir():
             raise ValueError(f"out {str(out)!r} lies in no folder that exists")
+        if out.is_dir():
+            raise ValueError(f"out {str(out)!r} is a folder, not a file")
         args = EngineArgs(
             model=model,
             max_model_len=max_model_len,
@@ -64,4 +65,4 @@ def _show(made: "Calibrated") -> None:
     table = figures_table("steps", "measured", "off by, median", "95% within")
     for kind, residual in made.residuals.items():
         table.add_row(kind, f"{residual.count:,}", f"{residual.p50:.1%}", f"{residual.p95:.1%}")
-    Console().print(table)
+    print_table(table)

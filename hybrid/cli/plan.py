@@ -86,6 +86,7 @@ def plan(
     from hybrid.capacity.ask import ask, parse_image_size
     from hybrid.capacity.hardware import find_hardware
     from hybrid.capacity.model_file import open_model, quant_method
+    from hybrid.capacity.picture import check_picture
     from hybrid.capacity.tokens import parse_tokens
     from hybrid.memory_size import parse_memory
 
@@ -96,6 +97,8 @@ def plan(
             raise ValueError("--gpu-memory, --bandwidth and --flops change a --gpu; give one, such as cpu")
         if plot is not None and sweep is None and not simulate:
             raise ValueError("--plot draws a --sweep; give one, such as context=1k..128k")
+        if plot is not None:
+            check_picture(plot)
         hardware = None
         if gpu is not None:
             own_memory = None if gpu_memory is None else parse_memory(gpu_memory)

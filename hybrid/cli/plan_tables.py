@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from hybrid.capacity.hardware import GIB
 from hybrid.capacity.sizing.mix import TOKEN_BUDGET
 from hybrid.capacity.sizing.planning import Plan
 from hybrid.capacity.sizing.sweep import Point
 
-from .tables import figures_table, say
+from .tables import figures_table, print_table, say
 
 
 def short_name(model: str) -> str:
@@ -40,7 +38,7 @@ def show(made: Plan) -> None:
             table.add_row(name, units, f"{size:,}", f"{each:,}", per_gib, more)
     per_gib = f"{GIB / one.total:,.2f}" if one.total else ""
     table.add_row("all", "", f"{pools.total:,}", f"{one.total:,}", per_gib, f"{made.marginal['all']:{signed}}")
-    Console().print(table)
+    print_table(table)
     if made.expected is not None and question.traffic is not None:
         say(f"{made.expected.concurrency:,.1f} requests at once on average; {_binds(made.expected.binding_pool)}")
         if left_out := question.traffic.left_out:
@@ -88,7 +86,7 @@ def show_sweep(axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
             else:
                 count, pool = _at_once(made)
                 table.add_row(f"{point.value:,}", name, count, f"{made.request_bytes.total:,}", pool)
-    Console().print(table)
+    print_table(table)
 
 
 def show_side_by_side(plans: Mapping[str, Plan | None]) -> None:
@@ -101,4 +99,4 @@ def show_side_by_side(plans: Mapping[str, Plan | None]) -> None:
         one = made.request_bytes
         sizes = (made.weights_bytes, made.spec.full_bytes_per_token, one.window, one.state, one.total)
         table.add_row(short_name(name), *(f"{size:,}" for size in sizes), *_at_once(made))
-    Console().print(table)
+    print_table(table)

@@ -3,15 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from hybrid.capacity.simulation.simulation import ATTAINMENT
 from hybrid.capacity.simulation.study import Case, Study, best
 from hybrid.capacity.simulation.summary import PERCENTILES, Spread, Summary
 
-from .tables import figures_table, say
+from .tables import figures_table, print_table, say
 
-WIDTH = 160  # of the table of settings, so that a row is a line
 PERCENT = f"{ATTAINMENT:.0%}"
 
 
@@ -67,7 +64,7 @@ def _goodput(study: Study, case: Case) -> None:
                 f"{summary.output_tokens_per_second:,.0f}",
                 mark,
             )
-        Console().print(table)
+        print_table(table)
     if study.rates is None or study.rates[0] == study.rates[1]:
         return
     if goodput.best is None:
@@ -100,7 +97,7 @@ def _figures(summary: Summary) -> None:
     for name, spread in rows:
         values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.max)
         table.add_row(name, *map(_time, values))
-    Console().print(table)
+    print_table(table)
     say(
         f"{summary.requests_per_second:.3g} requests/s, {summary.output_tokens_per_second:,.0f} tokens/s out, "
         f"{summary.total_tokens_per_second:,.0f} in all; {summary.batch:,.1f} requests and "
@@ -116,7 +113,7 @@ def _figures(summary: Summary) -> None:
     table = figures_table("pool", "in use", "at most", "cached")
     for pool, occupancy in summary.occupancy.items():
         table.add_row(pool, _share(occupancy.mean), _share(occupancy.max), _share(occupancy.cached))
-    Console().print(table)
+    print_table(table)
 
 
 def _compare(cases: Sequence[Case], chosen: int) -> None:
@@ -142,6 +139,4 @@ def _compare(cases: Sequence[Case], chosen: int) -> None:
             _share(shown.hit_rate),
             f"{shown.retractions:,}",
         )
-    console = Console()
-    console.width = max(console.width, WIDTH)
-    console.print(table)
+    print_table(table)

@@ -1,7 +1,9 @@
-"""What commands print beside tables of their own: a table of figures, and a line that is not wrapped."""
+"""What commands print: tables of figures that are never cut, and lines that are not wrapped."""
 
 from rich.console import Console
 from rich.table import Table
+
+WIDTH = 160  # of tables, also where the terminal is narrower or there is none
 
 
 def figures_table(first: str, *columns: str) -> Table:
@@ -11,6 +13,12 @@ def figures_table(first: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     return table
+
+
+def print_table(table: Table) -> None:
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    console.print(table)
 
 
 def say(line: str) -> None:

@@ -75,7 +75,7 @@ class Roofline:
         """For the model, the device and the dtypes that a question names. Raises ValueError for a rate that nobody
         stated."""
         if question.hardware is None:
-            raise ValueError("step times need a gpu whose rates count")
+            raise ValueError("step times need a gpu whose rates count: give --gpu, beside --memory if you like")
         hardware, weights_dtype, computed_dtype = question.hardware, question.dtype, question.computed_dtype
         spec = question.spec()
         assumed = Assumptions() if assumptions is None else assumptions
