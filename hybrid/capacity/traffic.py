@@ -22,6 +22,11 @@ class Traffic:
     permitted: Ints
     left_out: int = 0
 
+    @classmethod
+    def of(cls, prompts: Ints, outputs: Ints, max_tokens: int | None) -> "Traffic":
+        """max_tokens: at least so many are permitted; None: as many as each answer has."""
+        return cls(prompts, outputs, np.maximum(outputs, max_tokens or 0))
+
     @property
     def longest(self) -> int:
         """Prompt and permitted answer together."""
@@ -55,6 +60,4 @@ def parse_traffic(context: str, output: str, extra: int, shared: int, max_tokens
         rng = np.random.default_rng(0)
         drawn = (parse_lengths(name, text) for name, text in (("context", context), ("output", output)))
         prompts, outputs = (lengths.draw(NUM_DRAWN, rng) for lengths in drawn)
-    prompts = np.maximum(prompts, shared + 1) + extra
-    outputs = np.maximum(outputs, 1)
-    return Traffic(prompts, outputs, np.maximum(outputs, max_tokens or 0))
+    return Traffic.of(np.maximum(prompts, shared + 1) + extra, outputs, max_tokens)

@@ -102,15 +102,14 @@ def planned_for(question: Question, workload: Workload, max_tokens: int | None) 
     """The question about requests as long as those of this workload. Raises ValueError where none has room."""
     prompts = np.maximum(workload.prompt_lengths, question.shared_prefix + 1)
     outputs = workload.output_lengths
-    permitted = np.maximum(outputs, max_tokens or 0)
-    traffic = Traffic(prompts, outputs, permitted).within(question.model.decoder.max_positions)
+    traffic = Traffic.of(prompts, outputs, max_tokens).within(question.model.decoder.max_positions)
     images = question.images * question.image_tokens
     longest = replace(
         question,
         context=int(traffic.prompts.max()) - images,
         output=int(traffic.permitted.max()),
     )
-    same = max_tokens is None and len({*prompts.tolist()}) == len({*outputs.tolist()}) == 1
+    same = max_tokens is None and len(np.unique(prompts)) == len(np.unique(outputs)) == 1
     return longest if same else replace(longest, traffic=traffic)
 
 

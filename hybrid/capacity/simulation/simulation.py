@@ -226,18 +226,21 @@ class Simulation:
 
     def _why_stop(self, num_waiting: int) -> str:
         """ "" to go on. Pure."""
-        targets, waiting = self._conditions.targets, f"{num_waiting} requests wait"
+        targets, sizes, waiting = self._conditions.targets, self._engine.sizes, f"{num_waiting} requests wait"
         records = self._journal.records(with_gaps=False)
-        missed, unfinished = targets.missed(records, self.now), records.fate == Fate.UNFINISHED
         if self._arrivals.next_time() < float("inf"):
-            tokens = int(records.prompt_tokens[unfinished & np.isnan(records.admitted)].sum())
-            if tokens > MOST_WAITING_TOKENS:
-                return f"the queue grows without bound: {waiting}, {tokens:,} tokens"
-            diverges = num_waiting > MOST_WAITING + ROUNDS_WAITING * self._engine.sizes.num_rows
-            if diverges and (not targets or self._cannot_attain(records, missed)):
+            if num_waiting * sizes.max_model_len > MOST_WAITING_TOKENS:
+                queued = (records.fate == Fate.UNFINISHED) & np.isnan(records.admitted)
+                tokens = int(records.prompt_tokens[queued].sum())
+                if tokens > MOST_WAITING_TOKENS:
+                    return f"the queue grows without bound: {waiting}, {tokens:,} tokens"
+            diverges = num_waiting > MOST_WAITING + ROUNDS_WAITING * sizes.num_rows
+            if diverges and (not targets or self._cannot_attain(records, targets.missed(records, self.now))):
                 return f"the queue grows without bound: {waiting}"
-        elif targets and unfinished.any() and missed[unfinished].all() and self._cannot_attain(records, missed):
-            return f"none of the last {int(unfinished.sum())} requests could meet the targets any more"
+        elif targets:
+            missed, unfinished = targets.missed(records, self.now), records.fate == Fate.UNFINISHED
+            if unfinished.any() and missed[unfinished].all() and self._cannot_attain(records, missed):
+                return f"none of the last {int(unfinished.sum())} requests could meet the targets any more"
         return ""
 
     def _cannot_attain(self, records: Records, missed: NDArray[np.bool_]) -> bool:
