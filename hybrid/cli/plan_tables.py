@@ -28,8 +28,13 @@ def _table(first: str, *columns: str) -> Table:
     return table
 
 
+def plain_console() -> Console:
+    """A name of a file may look like markup, or like an emoji."""
+    return Console(markup=False, emoji=False, highlight=False)
+
+
 def _print(table: Table) -> None:
-    console = Console()
+    console = plain_console()
     console.width = max(console.width, WIDTH)
     console.print(table)
 
@@ -37,10 +42,10 @@ def _print(table: Table) -> None:
 def show(made: Plan) -> None:
     """Prints one plan."""
     sizes, pools, one, question = made.sizes, made.pools, made.request_bytes, made.question
-    console = Console()
+    console = plain_console()
 
     def say(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True)
 
     device = "" if question.tp == 1 else f" on each of {question.tp} devices"
     say(f"{question.name}: {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights{device}")
