@@ -12,6 +12,7 @@ from hybrid import __version__
 
 from .chat import chat
 from .generate import generate
+from .options import SeveralLoraModules
 from .plan import plan
 from .serve import serve
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     help="Serve hybrid language models: six memory pools, one atomic admission.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
+    rich_markup_mode=None,  # rich's tables cut the names of flags at 80 columns
 )
 
 
@@ -41,7 +43,7 @@ def _root(
 app.command()(chat)
 app.command()(generate)
 app.command()(plan)
-app.command()(serve)
+app.command(cls=SeveralLoraModules)(serve)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .options import (
+    MODEL,
     Device,
     Dtype,
     EnableLora,
@@ -23,13 +24,15 @@ from .options import (
     complain,
     default_threads,
     lora_options,
+    one_model,
 )
 
-AS_IN_VLLM = "Flags of vLLM that choose nothing here"
+AS_IN_VLLM = "As in vLLM; chooses nothing here."
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="A folder, a GGUF file, tiny, smollm2, or an id of the hub.")] = "tiny",
+    model: Annotated[str | None, typer.Argument(help=f"{MODEL} Default: tiny.")] = None,
+    model_option: Annotated[str | None, typer.Option("--model", help="The same, as an option.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all of them.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8000,
     served_model_name: Annotated[
@@ -77,27 +80,24 @@ def serve(
     threads: Threads = None,
     dtype: Dtype = "auto",
     seed: Seed = 0,
-    enable_auto_tool_choice: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = True,
-    tool_call_parser: Annotated[
-        str | None, typer.Option(help="hermes or llama3_json: both are read.", rich_help_panel=AS_IN_VLLM)
-    ] = None,
-    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", rich_help_panel=AS_IN_VLLM)] = 1,
-    pipeline_parallel_size: Annotated[
-        int, typer.Option("--pipeline-parallel-size", "-pp", rich_help_panel=AS_IN_VLLM)
-    ] = 1,
-    data_parallel_size: Annotated[int, typer.Option("--data-parallel-size", "-dp", rich_help_panel=AS_IN_VLLM)] = 1,
-    trust_remote_code: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
-    enforce_eager: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
-    enable_chunked_prefill: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = True,
-    quantization: Annotated[str | None, typer.Option("--quantization", "-q", rich_help_panel=AS_IN_VLLM)] = None,
-    kv_cache_dtype: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
-    load_format: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
-    disable_log_stats: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
+    enable_auto_tool_choice: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = True,
+    tool_call_parser: Annotated[str | None, typer.Option(help="hermes or llama3_json: both are read anyway.")] = None,
+    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", help=AS_IN_VLLM)] = 1,
+    pipeline_parallel_size: Annotated[int, typer.Option("--pipeline-parallel-size", "-pp", help=AS_IN_VLLM)] = 1,
+    data_parallel_size: Annotated[int, typer.Option("--data-parallel-size", "-dp", help=AS_IN_VLLM)] = 1,
+    trust_remote_code: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = False,
+    enforce_eager: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = False,
+    enable_chunked_prefill: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = True,
+    quantization: Annotated[str | None, typer.Option("--quantization", "-q", help=AS_IN_VLLM)] = None,
+    kv_cache_dtype: Annotated[str, typer.Option(help=AS_IN_VLLM)] = "auto",
+    load_format: Annotated[str, typer.Option(help=AS_IN_VLLM)] = "auto",
+    disable_log_stats: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = False,
 ) -> None:
     """Serve a model over OpenAI's HTTP API.
 
     The first SIGTERM or Ctrl-C lets running requests finish, the second one ends them.
     """
+    model = one_model(model, model_option)
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
@@ -167,6 +167,7 @@ def serve(
         setup = set_up(args)
         if not skip_server_warmup:
             warm_up(setup)
+        print(f"models: {', '.join([*(served_model_name or (model,)), *args.lora_modules])}", file=sys.stderr)
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None

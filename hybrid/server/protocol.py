@@ -65,7 +65,9 @@ class SamplingRequest(RequestModel):
     spaces_between_special_tokens: bool | None = None
     response_format: ResponseFormat | None = Field(None, description="What the answer must be.")
     structured_outputs: dict[str, Any] | None = Field(
-        None, description="One of json, json_object, regex, choice and grammar: what the answer must follow."
+        None,
+        description="One of json, json_object, regex, choice and grammar: what the answer must follow; and "
+        "disable_any_whitespace, which may also stand alone beside response_format.",
     )
     guided_json: str | dict[str, Any] | None = Field(None, description="As structured_outputs.json.")
     guided_regex: str | None = Field(None, description="As structured_outputs.regex.")

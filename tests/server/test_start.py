@@ -26,6 +26,12 @@ def test_it_listens_when_it_is_warm(order: list[str], flags: tuple[str, ...], ex
     done = CliRunner().invoke(app, ["serve", "tiny", "--memory", "32MiB", "--threads", "1", *flags])
     assert done.exit_code == 0, done.stderr
     assert order == expected
+    assert done.stderr.splitlines()[-1] == "models: tiny"
+
+
+def test_help_shows_every_flag_in_full() -> None:
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "80"}).stdout.split()
+    assert {"--allowed-local-media-path", "--max-num-batched-tokens", "--no-enable-prefix-caching"} <= {*shown}
 
 
 def test_warming_up_leaves_no_trace_in_the_counters() -> None:
