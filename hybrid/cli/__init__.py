@@ -11,8 +11,8 @@ import typer
 from hybrid import __version__
 
 from .chat import chat
+from .command import Command, SeveralLoraModules
 from .generate import generate
-from .options import SeveralLoraModules
 from .plan import plan
 from .serve import serve
 
@@ -21,7 +21,7 @@ app = typer.Typer(
     help="Serve hybrid language models: six memory pools, one atomic admission.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
-    rich_markup_mode=None,  # rich's tables cut the names of flags at 80 columns
+    rich_markup_mode=None,  # see command.py
 )
 
 
@@ -43,7 +43,10 @@ def _root(
 app.command()(chat)
 app.command()(generate)
 app.command()(plan)
-app.command(cls=SeveralLoraModules)(serve)
+app.command()(serve)
+
+for _command in app.registered_commands:
+    _command.cls = SeveralLoraModules if _command.callback is serve else Command
 
 
 def main() -> None:

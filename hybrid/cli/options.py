@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from hybrid.llm import LLM
@@ -50,26 +49,6 @@ Images = Annotated[list[Path] | None, typer.Option("--image", help="A picture; m
 # Bytes of weights below which a step is so short that threads mostly wait for each other: on two busy cores the bundled
 # model gave 622 tokens/s with one thread and 47 with two.
 SMALL_CHECKPOINT = 50_000_000
-
-
-class SeveralLoraModules(TyperCommand):
-    """A command whose --lora-modules takes several values at once, as in vLLM. Not for one that takes other arguments
-    with "=" in them."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        repeated: list[str] = []
-        before = ""  # "flag" or "value" of --lora-modules
-        for one in args:
-            if one == "--lora-modules":
-                before = "flag"
-            elif before == "flag" or one.startswith("--lora-modules="):
-                before = "value"
-            elif before == "value" and not one.startswith("-") and ("=" in one or one.startswith("{")):
-                repeated.append("--lora-modules")
-            else:
-                before = ""
-            repeated.append(one)
-        return super().parse_args(ctx, repeated)
 
 
 def one_model(argument: str | None, option: str | None) -> str:

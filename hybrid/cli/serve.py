@@ -27,7 +27,7 @@ from .options import (
     one_model,
 )
 
-AS_IN_VLLM = "As in vLLM; chooses nothing here."
+AS_IN_VLLM = "Flags of vLLM that choose nothing here"
 
 
 def serve(
@@ -80,18 +80,22 @@ def serve(
     threads: Threads = None,
     dtype: Dtype = "auto",
     seed: Seed = 0,
-    enable_auto_tool_choice: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = True,
-    tool_call_parser: Annotated[str | None, typer.Option(help="hermes or llama3_json: both are read anyway.")] = None,
-    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", help=AS_IN_VLLM)] = 1,
-    pipeline_parallel_size: Annotated[int, typer.Option("--pipeline-parallel-size", "-pp", help=AS_IN_VLLM)] = 1,
-    data_parallel_size: Annotated[int, typer.Option("--data-parallel-size", "-dp", help=AS_IN_VLLM)] = 1,
-    trust_remote_code: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = False,
-    enforce_eager: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = False,
-    enable_chunked_prefill: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = True,
-    quantization: Annotated[str | None, typer.Option("--quantization", "-q", help=AS_IN_VLLM)] = None,
-    kv_cache_dtype: Annotated[str, typer.Option(help=AS_IN_VLLM)] = "auto",
-    load_format: Annotated[str, typer.Option(help=AS_IN_VLLM)] = "auto",
-    disable_log_stats: Annotated[bool, typer.Option(help=AS_IN_VLLM)] = False,
+    enable_auto_tool_choice: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = True,
+    tool_call_parser: Annotated[
+        str | None, typer.Option(help="hermes or llama3_json: both are read.", rich_help_panel=AS_IN_VLLM)
+    ] = None,
+    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", rich_help_panel=AS_IN_VLLM)] = 1,
+    pipeline_parallel_size: Annotated[
+        int, typer.Option("--pipeline-parallel-size", "-pp", rich_help_panel=AS_IN_VLLM)
+    ] = 1,
+    data_parallel_size: Annotated[int, typer.Option("--data-parallel-size", "-dp", rich_help_panel=AS_IN_VLLM)] = 1,
+    trust_remote_code: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
+    enforce_eager: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
+    enable_chunked_prefill: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = True,
+    quantization: Annotated[str | None, typer.Option("--quantization", "-q", rich_help_panel=AS_IN_VLLM)] = None,
+    kv_cache_dtype: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
+    load_format: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
+    disable_log_stats: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
 ) -> None:
     """Serve a model over OpenAI's HTTP API.
 
