@@ -104,6 +104,8 @@ def serve(
     model = one_model(model, model_option)
     try:
         import fastapi  # noqa: F401
+        import httpx  # noqa: F401
+        import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         complain(f"hybrid serve needs the extra 'serve': pip install 'hybrid-pools[serve]' ({error})")

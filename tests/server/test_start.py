@@ -1,5 +1,7 @@
 """`hybrid serve` as it starts: it warms up, says so, and listens when it is done; and what its pools are made of."""
 
+import sys
+
 import httpx
 import pytest
 from typer.testing import CliRunner
@@ -27,6 +29,14 @@ def test_it_listens_when_it_is_warm(order: list[str], flags: tuple[str, ...], ex
     assert done.exit_code == 0, done.stderr
     assert order == expected
     assert done.stderr.splitlines()[-1] == "models: tiny"
+
+
+@pytest.mark.parametrize("package", ["fastapi", "httpx", "prometheus_client", "uvicorn"])
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    done = CliRunner().invoke(app, ["serve", "tiny"])
+    assert done.exit_code == 2 and len(done.stderr.splitlines()) == 1
+    assert f"pip install 'hybrid-pools[serve]' (import of {package}" in done.stderr
 
 
 def test_help_shows_every_flag_in_full() -> None:
