@@ -74,7 +74,10 @@ def as_api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed at this request; its log says why")
 
 
-def documented(statuses: Sequence[int] = (400, 401, 404, 413, 429, 500, 503, 504)) -> dict[int | str, dict[str, Any]]:
+STATUSES = (400, 401, 404, 413, 415, 429, 500, 503, 504)
+
+
+def documented(statuses: Sequence[int] = STATUSES) -> dict[int | str, dict[str, Any]]:
     """Answers that are errors, for the OpenAPI description of a route."""
     return {status: {"model": ErrorResponse} for status in statuses}
 

@@ -81,6 +81,10 @@ class SamplingRequest(RequestModel):
     cache_salt: str | None = Field(None, description="Cached prompts are shared only under the same salt.")
     user: str | None = Field(None, description="Not used.")
     return_tokens_as_token_ids: bool | None = Field(None, description="Logprobs name tokens token_id:ID.")
+    bad_words: list[str] | None = Field(None, description="Not supported.")
+    allowed_token_ids: list[int] | None = Field(None, description="Not supported.")
+    use_beam_search: bool | None = Field(None, description="Not supported.")
+    truncate_prompt_tokens: int | None = Field(None, description="Not supported.")
 
 
 class PromptTokensDetails(BaseModel):

@@ -29,6 +29,8 @@ _SAME = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
 )
+# vLLM's, without which the answer would be another one.
+_UNSUPPORTED = ("bad_words", "allowed_token_ids", "use_beam_search", "truncate_prompt_tokens")
 _STRUCTURED = tuple(entry.name for entry in fields(StructuredOutputsParams))
 
 
@@ -41,6 +43,7 @@ def sampling_params(
     tool_call: StructuredOutputsParams | None = None,
 ) -> SamplingParams:
     """defaults: for fields that the request leaves out. tool_call: what tool_choice forces. Raises ApiError, 400."""
+    refuse(request, *_UNSUPPORTED)
     if request.stream_options is not None and not request.stream:
         raise ApiError(400, "stream_options is only allowed with stream", param="stream_options")
     if isinstance(request.stop, list) and len(request.stop) > MOST_STOPS:

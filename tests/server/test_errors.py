@@ -50,6 +50,10 @@ def refused(server: Running, path: str, body: object, status: int = 400) -> dict
         ("structured_outputs", {"xml": "a"}),
         ("priority", 2**70),
         ("prompt_logprobs", 1),
+        ("bad_words", ["Hello"]),
+        ("allowed_token_ids", [5]),
+        ("use_beam_search", True),
+        ("truncate_prompt_tokens", 5),
     ],
 )
 def test_fields_that_cannot_be(server: Running, field: str, value: object, stream: bool) -> None:
