@@ -5,7 +5,6 @@ Everything that is wrong with a request becomes an ApiError; what else is raised
 
 import json
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -21,6 +20,7 @@ from .error_body import error_body
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE = 2000  # characters
+STATUSES = (400, 401, 404, 413, 415, 429, 500, 503, 504)  # of routes
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -74,12 +74,9 @@ def as_api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed at this request; its log says why")
 
 
-STATUSES = (400, 401, 404, 413, 415, 429, 500, 503, 504)
-
-
-def documented(statuses: Sequence[int] = STATUSES) -> dict[int | str, dict[str, Any]]:
+def documented() -> dict[int | str, dict[str, Any]]:
     """Answers that are errors, for the OpenAPI description of a route."""
-    return {status: {"model": ErrorResponse} for status in statuses}
+    return {status: {"model": ErrorResponse} for status in STATUSES}
 
 
 def add_handlers(app: FastAPI) -> None:
