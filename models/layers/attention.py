@@ -52,7 +52,7 @@ class Attention:
             rotated = part.num_heads + (part.num_kv_heads if part.kv_from is None else 0)
             step.rotary(part.rope).rotate(heads, rotated)
         # 3. attend
-        run, cache = step.attention(self._cache_index, part.sliding_window)
+        run, cache = step.attention(self._cache_index, part.sliding_window, part.num_heads)
         key_value = None
         if part.kv_from is None:
             key_value = heads[:, part.num_heads :].view(tokens, 2, part.num_kv_heads, part.head_dim)

@@ -20,10 +20,6 @@ class Norm:
         self.bias = weights.float(f"{norm.name}.bias") if norm.bias else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
         if self.kind == "layer":
-            return F.layer_norm(wide, self.shape, self.weight, self.bias, self.eps).to(x.dtype)
-        if self.groups == 1:
-            return rms_norm(wide, self.weight, self.eps).to(x.dtype)
-        normed = F.rms_norm(wide.unflatten(-1, (self.groups, -1)), self.shape, None, self.eps).flatten(-2)
-        return (normed if self.weight is None else normed * self.weight).to(x.dtype)
+            return F.layer_norm(x.float(), self.shape, self.weight, self.bias, self.eps).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps, self.groups)

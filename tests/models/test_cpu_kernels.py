@@ -65,7 +65,7 @@ def test_attention_of_decode_rows(
     for ops in (TorchOps(), cpu.CpuOps()):
         cache = AttentionCache(kv.clone())
         assert context.full is not None
-        run = ops.plan_attention(context, context.full, window, cache)
+        run = ops.plan_attention(context, context.full, window, cache, heads)
         results.append(run(query, key_value, cache, 0.3, softcap, sink))
     assert torch.isfinite(results[1]).all()
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)

@@ -1,4 +1,5 @@
-"""Vision-language checkpoints, read as their text decoder: what sees images is left aside, and images are refused.
+"""Vision-language checkpoints: their text decoder, and what sees images where `families.vision` knows it. Where not,
+images are refused.
 
 The decoder is a family of its own under `text_config` (Qwen2.5-VL's first files: at the root). Its positions for text
 alone are those of plain rope, also where images would have three per token (mrope).
@@ -10,6 +11,7 @@ from typing import Any
 
 from ...blueprint.config_reader import ConfigReader
 from ...blueprint.model import Model
+from ..vision import read_vision
 
 # model_type -> the decoder's, where `text_config` does not name it.
 TEXT_TYPES = {
@@ -43,6 +45,10 @@ OUTER = ("tie_word_embeddings", "eos_token_id", "quantization_config")
 COMMON = ("dtype", "torch_dtype")
 
 PREFIXES = (
+    ("model.vision_tower.vision_model.", "vision_tower."),
+    ("model.vision_tower.", "vision_tower."),
+    ("vision_tower.vision_model.", "vision_tower."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("language_model.model.", "model."),
@@ -51,13 +57,19 @@ PREFIXES = (
 TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|connector|embed_vision|audio_tower|embed_audio"
 
 
+# Old files hold numbers that count positions.
+COUNTED = r"vision_tower\.embeddings\.position_ids"
+
+
 def model(config: ConfigReader, read_model: Callable[[Mapping[str, Any], str], Model]) -> Model:
-    """The blueprint of the text decoder, whose tensors are found under the names that these checkpoints have.
+    """The blueprint of the whole, whose tensors are found under the names that these checkpoints have.
 
     read_model: of a whole configuration, and what errors call it.
     """
     text = read_model(_text_config(config), "config.text_config" if "text_config" in config else "config")
-    return replace(text, prefixes=PREFIXES, ignored=(*text.ignored, rf"(model\.)?({TOWERS})\..*"))
+    vision = read_vision(config, text)
+    ignored = rf"(model\.)?({TOWERS})\..*" if vision is None else COUNTED
+    return replace(text, vision=vision, prefixes=PREFIXES, ignored=(*text.ignored, ignored))
 
 
 def _text_config(config: ConfigReader) -> Mapping[str, Any]:
