@@ -4,6 +4,9 @@ T tokens, C channels, TAIL = kernel - 1. A state is the last TAIL inputs, oldest
 Tables: `recurrent_tables`. Reference: `ops/conv.py`.
 """
 
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# Triton has no types, and reads annotations itself.
+
 import torch
 import triton
 import triton.language as tl
@@ -29,20 +32,20 @@ def convolve(
     if decodes is not None:
         grid = (decodes.num_rows, cdiv(channels, wide))
         args = (x, weight, bias if has_bias else weight, conv, out, decodes.rows, tables.snapshots, x.stride(0))
-        step[grid](*args, **sizes, HAS_BIAS=has_bias, WIDE=wide)
+        conv_step[grid](*args, **sizes, HAS_BIAS=has_bias, WIDE=wide)
     if chunks is not None:
         some = min(wide, max(16, CHUNK_ELEMENTS // chunks.block_size))
         grid = (chunks.num_blocks, cdiv(channels, some))
         args = (x, weight, bias if has_bias else weight, conv, out, chunks.rows, chunks.blocks, x.stride(0))
-        chunk[grid](*args, **sizes, HAS_BIAS=has_bias, Q=chunks.block_size, WIDE=some)
+        conv_chunk[grid](*args, **sizes, HAS_BIAS=has_bias, Q=chunks.block_size, WIDE=some)
         # after all of them have read the states that it writes
         grid = (chunks.num_rows, cdiv(channels, wide))
-        keep[grid](x, conv, chunks.rows, tables.snapshots, x.stride(0), **sizes, WIDE=wide)
+        conv_keep[grid](x, conv, chunks.rows, tables.snapshots, x.stride(0), **sizes, WIDE=wide)
     return out
 
 
 @triton.jit
-def step(
+def conv_step(
     x,  # [T, C], contiguous but for the first axis
     weight,  # [TAIL + 1, C]
     bias,  # [C]
@@ -85,7 +88,7 @@ def step(
 
 
 @triton.jit
-def chunk(
+def conv_chunk(
     x,  # [T, C], contiguous but for the first axis
     weight,  # [TAIL + 1, C]
     bias,  # [C]
@@ -119,16 +122,15 @@ def chunk(
         tokens = (begin + at).to(tl.int64)
         seen = tl.load(x + tokens[:, None] * x_stride + c[None, :], mask=inside & (at >= 0)[:, None], other=0)
         total += seen.to(tl.float32) * factor
-        if k < TAIL:
-            if token == begin and source >= 0:
-                past = conv + (source * TAIL + TAIL + at)[:, None] * C + c[None, :]
-                total += tl.load(past, mask=inside & (at < 0)[:, None], other=0).to(tl.float32) * factor
+        if k < TAIL and token == begin and source >= 0:
+            past = conv + (source * TAIL + TAIL + at)[:, None] * C + c[None, :]
+            total += tl.load(past, mask=inside & (at < 0)[:, None], other=0).to(tl.float32) * factor
     tokens = (token + t).to(tl.int64)
     tl.store(out + tokens[:, None] * C + c[None, :], total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def keep(
+def conv_keep(
     x,  # [T, C], contiguous but for the first axis
     conv,  # [slots, TAIL, C]
     rows,  # [R, 8]

@@ -1,9 +1,12 @@
 """The scan of Mamba-1 by Triton's kernels, over a mixed batch; with one state per channel it is also that of RG-LRU.
 
-Symbols: see `ops/selective.py`, the reference; Q tokens per block, B blocks. Inside a block the recurrence runs token by
-token, in all blocks of all chunks and all channels at once. Where a chunk has several blocks, a first pass finds what
-each adds to the state, a second one the state before each. Everything is in float32. Tables: `recurrent_tables`.
+Symbols: see `ops/selective.py`, the reference; Q tokens per block, B blocks. Inside a block the recurrence runs token
+by token, in all blocks of all chunks and all channels at once. Where a chunk has several blocks, a first pass finds
+what each adds to the state, a second one the state before each. Everything is in float32. Tables: `recurrent_tables`.
 """
+
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# Triton has no types, and reads annotations itself.
 
 from dataclasses import dataclass
 
@@ -47,18 +50,24 @@ def scan(
     tiles = cdiv(channels, some)
     decodes, chunks = tables.decodes, tables.chunks
     if decodes is not None:
-        args = (x, rate, a, b, c, ssm, y, decodes.rows, tables.snapshots, *strides, c.stride(0))
-        step[(decodes.num_rows, tiles)](*args, **sizes, num_warps=1)
+        selective_step[(decodes.num_rows, tiles)](
+            *(x, rate, a, b, c, ssm, y, decodes.rows, tables.snapshots, *strides, c.stride(0)), **sizes, num_warps=1
+        )
     if chunks is not None:
         states, totals = ssm, ssm  # not read
         if chunks.is_cut:
             states = ssm.new_empty(chunks.num_blocks, size, channels, dtype=torch.float32)
             totals = ssm.new_empty(chunks.num_blocks, channels, dtype=torch.float32)
-            args = (x, rate, a, b, states, totals, chunks.rows, chunks.blocks, *strides)
-            add[(chunks.num_blocks, tiles)](*args, **sizes, num_warps=1)
-            carry[(chunks.num_rows, tiles)](states, totals, a, ssm, chunks.rows, **sizes, num_warps=1)
-        args = (x, rate, a, b, c, states, ssm, y, chunks.rows, chunks.blocks, tables.snapshots, *strides, c.stride(0))
-        read[(chunks.num_blocks, tiles)](*args, **sizes, IS_CUT=chunks.is_cut, num_warps=1)
+            selective_add[(chunks.num_blocks, tiles)](
+                *(x, rate, a, b, states, totals, chunks.rows, chunks.blocks, *strides), **sizes, num_warps=1
+            )
+            selective_carry[(chunks.num_rows, tiles)](states, totals, a, ssm, chunks.rows, **sizes, num_warps=1)
+        selective_read[(chunks.num_blocks, tiles)](
+            *(x, rate, a, b, c, states, ssm, y, chunks.rows, chunks.blocks, tables.snapshots, *strides, c.stride(0)),
+            **sizes,
+            IS_CUT=chunks.is_cut,
+            num_warps=1,
+        )
     return y
 
 
@@ -94,7 +103,7 @@ def _out(c, h, token, n, c_stride, N: tl.constexpr, MAPS: tl.constexpr):
 
 
 @triton.jit
-def step(
+def selective_step(
     x,  # [T, W], contiguous but for the first axis, as rate, b and c
     rate,  # [T, W]
     a,  # [N, W]
@@ -134,7 +143,7 @@ def step(
 
 
 @triton.jit
-def add(
+def selective_add(
     x,  # [T, W], contiguous but for the first axis, as rate and b
     rate,  # [T, W]
     a,  # [N, W]
@@ -173,7 +182,7 @@ def add(
 
 
 @triton.jit
-def carry(
+def selective_carry(
     states,  # [B, N, W] float32: what each block adds; becomes the state before it
     totals,  # [B, W] float32
     a,  # [N, W]
@@ -206,7 +215,7 @@ def carry(
 
 
 @triton.jit
-def read(
+def selective_read(
     x,  # [T, W], contiguous but for the first axis, as rate, b and c
     rate,  # [T, W]
     a,  # [N, W]

@@ -1,11 +1,10 @@
-"""The recurrent operations by Triton's kernels give what plain torch gives, over mixed batches of odd lengths and sizes.
+"""The recurrent operations by Triton's kernels give what plain torch gives, over mixed batches of odd lengths.
 
 Slots that no row resumes hold NaN, and slots that nobody writes keep what they hold. Inputs are views into wider
 tensors, as layers pass them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,11 +13,10 @@ import torch
 from hybrid.models.context import StateCache
 from hybrid.models.ops.dispatch import RecurrentRun
 from hybrid.models.ops.recurrent import TorchRecurrent
-from hybrid.models.ops.recurrent_plan import RecurrentRows
 from hybrid.models.ops.triton.recurrent import TritonRecurrent
 from hybrid.models.ops.triton.recurrent_tables import RecurrentTables
+from tests.models.triton.batches import SLOTS, recurrent_rows
 
-SLOTS = 24
 SIZES = (16, 32)  # of blocks
 MIXES: dict[str, list[int]] = {
     "decodes": [1, 1, 1],
@@ -27,25 +25,6 @@ MIXES: dict[str, list[int]] = {
     "mixed": [1, 1, 17, 3, 64],
 }
 Call = Callable[[RecurrentRun, StateCache], torch.Tensor]
-
-
-def batch(lens: Sequence[int], device: torch.device) -> RecurrentRows:
-    """Rows of these lengths: every other one is resumed, the last one does not write; snapshots anywhere, also two at
-    one place."""
-    rng = np.random.default_rng(len(lens))
-    order = rng.permutation(SLOTS)
-    owner = np.append(rng.integers(0, len(lens), 6), [0, len(lens) - 1])
-    lengths = np.append(rng.integers(1, np.array(lens)[owner[:6]] + 1), [1, lens[-1]])
-    return RecurrentRows(
-        lens=np.array(lens),
-        num_computed=np.arange(len(lens)) % 2 * 10,
-        slots=order[: len(lens)],
-        writes=np.array([*[True] * (len(lens) - 1), lens[-1] == 1]),
-        snapshot_rows=owner,
-        snapshot_lengths=lengths,
-        snapshot_slots=order[len(lens) : len(lens) + len(owner)],
-        device=device,
-    )
 
 
 def view(generator: torch.Generator, dtype: torch.dtype, device: torch.device, *shape: int) -> torch.Tensor:
@@ -60,7 +39,7 @@ def compare(
     mix: str, call: Call, conv: tuple[int, ...], ssm: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> None:
     """Results and every slot, of both implementations."""
-    rows = batch(MIXES[mix], device)
+    rows = recurrent_rows(MIXES[mix], device)
     generator = torch.Generator().manual_seed(1)
     resumed = rows.slots[rows.num_computed > 0]
     states = []
