@@ -37,7 +37,7 @@ def delta_rule(
     if tables.decodes is not None:
         _step(tables.decodes, tables.snapshots, q, k, v, g, beta, states, y)
     if tables.chunks is not None:
-        _chunks(tables.chunks, tables.snapshots, q, k, v, g, beta, states, y, "ieee" if exact else "tf32")
+        _chunks(tables.chunks, tables.snapshots, q, k, v, g, beta, states, y, "tf32x3" if exact else "tf32")
     return y
 
 
@@ -95,7 +95,10 @@ def _chunks(
     )
     # 2. the recurrence over blocks: their starts, their new values, and the state after the last
     kernels.delta_carry[(chunks.num_rows, heads, cdiv(channels, few))](
-        *(k, decay, new, reads, before, states, chunks.rows, chunks.blocks, k.stride(0)), **sizes, BLOCK_V=few
+        *(k, decay, new, reads, before, states, chunks.rows, chunks.blocks, k.stride(0)),
+        **sizes,
+        BLOCK_V=few,
+        num_stages=1,
     )
     # 3. what the queries read
     kernels.delta_read[(blocks, heads, cdiv(channels, some))](
@@ -105,5 +108,5 @@ def _chunks(
     if chunks.num_snapshots:
         mine = snapshots[chunks.first_snapshot :]
         kernels.delta_snapshot[(chunks.num_snapshots, heads, cdiv(channels, few))](
-            *(k, decay, new, before, states, chunks.blocks, mine, k.stride(0)), **sizes, BLOCK_V=few
+            *(k, decay, new, before, states, chunks.blocks, mine, k.stride(0)), **sizes, BLOCK_V=few, num_stages=1
         )

@@ -17,7 +17,7 @@ from triton import cdiv, next_power_of_2
 
 from .recurrent_tables import RecurrentTables
 
-ELEMENTS = 1024  # of a state, per program
+ELEMENTS = 512  # of a state, per program
 CHANNELS = 128  # per program, at most
 
 

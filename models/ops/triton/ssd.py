@@ -85,25 +85,29 @@ def _chunks(
     sizes = {"H": heads, "GROUP": per_group, "P": channels, "N": size, "Q": length}
     sizes |= {"BLOCK_P": max(16, min(MAX_P, next_power_of_2(channels)))}
     sizes |= {"BLOCK_N": max(16, min(MAX_N, next_power_of_2(size)))}
-    product = {"PRODUCT": product_dtype(b.dtype)}
+    sizes |= {"PRODUCT": product_dtype(b.dtype)}
     p_tiles, n_tiles = cdiv(channels, sizes["BLOCK_P"]), cdiv(size, sizes["BLOCK_N"])
     strides = (x.stride(0), dt.stride(0), b.stride(0))
     # 1. what each block adds to the state
     grid = (chunks.num_blocks, heads, p_tiles * n_tiles)
-    kernels.ssd_add[grid](x, dt, a, b, decay, states, chunks.blocks, *strides, **sizes, **product)
+    kernels.ssd_add[grid](x, dt, a, b, decay, states, chunks.blocks, *strides, **sizes)
     # 2. the recurrence over blocks: the state each block starts from, and the one after the last
     elements = channels * size
     some = min(PASS_ELEMENTS, next_power_of_2(elements))
     grid = (chunks.num_rows, heads, cdiv(elements, some))
     kernels.ssd_carry[grid](states, decay, ssm, chunks.rows, H=heads, SIZE=elements, Q=length, BLOCK=some)
     # 3. what the tokens read
+    stages = 1 if b.dtype == torch.float32 else 2  # more take more memory than some devices have
     shared = HEADS if per_group % HEADS == 0 else 1
     grid = (chunks.num_blocks, heads // shared, p_tiles)
     kernels.ssd_read[grid](
-        *(x, dt, b, c, decay, states, y, chunks.blocks, *strides, c.stride(0)), **sizes, **product, SHARED=shared
+        *(x, dt, b, c, decay, states, y, chunks.blocks, *strides, c.stride(0)),
+        **sizes,
+        SHARED=shared,
+        num_stages=stages,
     )
     # 4. snapshots
     if chunks.num_snapshots:
         mine = snapshots[chunks.first_snapshot :]
         grid = (chunks.num_snapshots, heads, p_tiles * n_tiles)
-        kernels.ssd_snapshot[grid](x, dt, b, decay, states, ssm, chunks.blocks, mine, *strides, **sizes, **product)
+        kernels.ssd_snapshot[grid](x, dt, b, decay, states, ssm, chunks.blocks, mine, *strides, **sizes)

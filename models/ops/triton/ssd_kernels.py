@@ -74,7 +74,7 @@ def _added(
     inputs = tl.load(x_at, mask=present[None, :] & (p < P)[:, None], other=0).to(tl.float32) * weight[None, :]
     b_at = b + tokens[:, None] * b_stride + head // GROUP * N + n[None, :]
     maps = tl.load(b_at, mask=present[:, None] & (n < N)[None, :], other=0)
-    return tl.dot(inputs.to(PRODUCT), maps.to(PRODUCT), input_precision="ieee")
+    return tl.dot(inputs.to(PRODUCT), maps.to(PRODUCT), input_precision="tf32x3")
 
 
 @triton.jit
@@ -188,7 +188,7 @@ def ssd_read(
         outward = tl.load(c_at, mask=present[:, None] & (n < N)[None, :], other=0).to(PRODUCT)
         b_at = b + tokens[None, :] * b_stride + group * N + n[:, None]
         inward = tl.load(b_at, mask=present[None, :] & (n < N)[:, None], other=0).to(PRODUCT)
-        scores = tl.dot(outward, inward, scores, input_precision="ieee")
+        scores = tl.dot(outward, inward, scores, input_precision="tf32x3")
     for index in range(SHARED):
         head = tl.program_id(1) * SHARED + index
         at = tl.cast(block, tl.int64) * H + head
@@ -200,7 +200,7 @@ def ssd_read(
             outward = tl.load(c_at, mask=present[:, None] & (n < N)[None, :], other=0).to(PRODUCT)
             before_at = states + at * (P * N) + p[None, :] * N + n[:, None]
             before = tl.load(before_at, mask=(p < P)[None, :] & (n < N)[:, None], other=0).to(PRODUCT)
-            carried = tl.dot(outward, before, carried, input_precision="ieee")
+            carried = tl.dot(outward, before, carried, input_precision="tf32x3")
         since_start = tl.load(decay + at * Q + t)
         # 3. that of the block's own tokens
         between = tl.where(t[:, None] >= t[None, :], since_start[:, None] - since_start[None, :], float("-inf"))
@@ -210,7 +210,7 @@ def ssd_read(
         mask = present[:, None] & (p < P)[None, :]
         inputs = tl.load(x_at, mask=mask, other=0).to(PRODUCT)
         total = carried * tl.exp(since_start)[:, None]
-        total = tl.dot(weight.to(PRODUCT), inputs, total, input_precision="ieee")
+        total = tl.dot(weight.to(PRODUCT), inputs, total, input_precision="tf32x3")
         tl.store(y + tokens[:, None] * (H * P) + head * P + p[None, :], total, mask=mask)
 
 
