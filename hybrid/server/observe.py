@@ -27,7 +27,7 @@ class PoolState(BaseModel):
     cached: int = Field(description="units kept for later requests; evictable")
     pinned: int = Field(description="cached units that running requests use")
     pending: int = Field(description="released units that a step in flight may still touch")
-    bytes: int | None = Field(None, description="device bytes of the whole pool, where known")
+    bytes: int | None = Field(None, description="of the whole pool; of request rows the tables on the host")
 
 
 class EffectiveLimits(BaseModel):

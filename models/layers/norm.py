@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ..blueprint import parts
-from ..ops.elementwise import rms_norm
+from ..ops.elementwise import add_rms_norm, rms_norm
 from ..weights import Weights
 
 
@@ -23,3 +23,10 @@ class Norm:
         if self.kind == "layer":
             return F.layer_norm(x.float(), self.shape, self.weight, self.bias, self.eps).to(x.dtype)
         return rms_norm(x, self.weight, self.eps, self.groups)
+
+    def of_sum(self, x: torch.Tensor, added: torch.Tensor, multiplier: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """x + multiplier * added, [tokens, size] in the dtype of x, and the norm of it."""
+        if self.kind == "layer" or self.groups > 1:
+            total = torch.add(x, added, alpha=multiplier)
+            return total, self(total)
+        return add_rms_norm(x, added, multiplier, self.weight, self.eps)

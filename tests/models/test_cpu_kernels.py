@@ -9,7 +9,7 @@ import torch
 
 from hybrid.models.context import AttentionCache, BlockTables, ForwardContext, Snapshots, StateCache
 from hybrid.models.ops import cpu, elementwise
-from hybrid.models.ops.dispatch import Ops, TorchOps, select_ops
+from hybrid.models.ops.dispatch import Ops, TorchOps
 from tests.models.forward import chunked_logits
 from tests.runner.plans import native_model, random_reference, reference_logits, small_config
 
@@ -37,11 +37,6 @@ def decode_context(seq_lens: list[int], slots: list[int], block_size: int, snaps
         images=None,
         caches=(),
     )
-
-
-def test_the_kernels_are_chosen_on_a_cpu() -> None:
-    assert isinstance(select_ops(torch.device("cpu")), cpu.CpuOps)
-    assert isinstance(select_ops(torch.device("meta")), TorchOps)
 
 
 @pytest.mark.parametrize("window", [None, 1, 5, 13, 300])

@@ -14,7 +14,7 @@ from triton import cdiv, next_power_of_2
 from ...context import AttentionCache, BlockTables, ForwardContext, Ints
 from ..workspace import Workspace
 from . import attention_kernels as kernels
-from .device import num_programs, product_dtype, upload
+from .device import num_programs, product_dtype, shared_memory, upload
 
 LOG2_E = 1.4426950408889634
 WRITE_ELEMENTS = 2048  # that one program writes
@@ -32,8 +32,8 @@ class Tiling:
     num_stages: int
 
 
-# Tiles and their stages fit the shared memory of every GPU since sm_80 (99 KiB), and registers on sm_90 without
-# spilling; float32 is multiplied outside the tensor cores and gets small tiles.
+CHUNK_BLOCKS = ((128, 64), (128, 32), (64, 64), (64, 32), (32, 32), (32, 16), (16, 16))  # block_m, block_n
+BUFFERS = 2  # of keys and of values, that are loaded while others are multiplied
 
 
 def decode_tiling(group: int, head_size: int, itemsize: int) -> Tiling:
@@ -43,19 +43,24 @@ def decode_tiling(group: int, head_size: int, itemsize: int) -> Tiling:
     return Tiling(max(16, next_power_of_2(group)), block_n, 256, 4, 3 if bytes_per_key <= 512 else 2)
 
 
-def chunk_tiling(group: int, head_size: int, itemsize: int) -> Tiling:
-    """For rows of several queries."""
-    bytes_per_key = next_power_of_2(head_size) * itemsize
-    block_m = max(16, min(128 if itemsize == 2 else 32, 32768 // bytes_per_key), next_power_of_2(group))
-    block_n = max(16, min(64, 16384 // bytes_per_key))
-    return Tiling(block_m, block_n, 1024, 8 if block_m * bytes_per_key > 8192 else 4, 3 if bytes_per_key <= 256 else 2)
+def chunk_tiling(group: int, head_size: int, itemsize: int, shared_memory: int) -> Tiling:
+    """For rows of several queries: the largest tile whose operands fit shared memory (bytes) and whose sums fit
+    registers. float32 is multiplied outside the tensor cores, with small tiles."""
+    padded, least = next_power_of_2(head_size), next_power_of_2(group)
+    most = (32768 if itemsize == 2 else 4096) // padded
+    for block_m, block_n in CHUNK_BLOCKS:
+        fits = (block_m + 2 * BUFFERS * block_n) * padded * itemsize < shared_memory
+        if fits and block_m <= most:
+            break
+    block_m = max(block_m, least)
+    return Tiling(block_m, block_n, 1024, 8 if block_m == 128 or block_m * padded > 16384 else 4, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """The decode rows of a batch, or its chunks: consecutive tokens from `begin` on, cut into tiles."""
 
-    tiles: torch.Tensor  # [tiles, 6], see `attention_kernels.attend`
+    tiles: torch.Tensor  # [tiles, 8], see `attention_kernels.attend`
     splits: torch.Tensor | None  # [num_tokens, 2], see `attention_kernels.combine`; None: no tile is split
     begin: int
     num_tokens: int
@@ -71,6 +76,7 @@ class TritonAttention:
     first: torch.Tensor  # [T] first position that each token sees
     ends: torch.Tensor  # [T] the one after the last
     tiles: tuple[Tiles, ...]
+    sliding: bool
     workspace: Workspace
 
     @classmethod
@@ -93,7 +99,7 @@ class TritonAttention:
         device, group = cache.kv.device, num_heads // num_kv_heads
         if tilings is None:
             sizes = (group, head_size, cache.kv.element_size())
-            tilings = (decode_tiling(*sizes), chunk_tiling(*sizes))
+            tilings = (decode_tiling(*sizes), chunk_tiling(*sizes, shared_memory(device)))
         first, ends = _visible(context, sliding_window)
         arrays: list[Ints] = [tables.slot_mapping, tables.table, first, ends]
         cut = []
@@ -102,7 +108,8 @@ class TritonAttention:
             if low < high:
                 queries = tiling.block_m // group
                 whole = _tile(context.query_start_loc[low : high + 1], low, first, ends, queries)
-                items, splits = _split(whole, queries, tiling, num_programs(device) // num_kv_heads)
+                pieces, splits = _split(whole, queries, tiling, num_programs(device) // num_kv_heads)
+                items = _entries(pieces, first, ends, tiling.block_n)
                 arrays += [items] if splits is None else [items, splits]
                 cut.append((low, high, tiling, splits is not None))
         slots, table, low_ends, high_ends, *indices = upload(arrays, device)
@@ -117,7 +124,7 @@ class TritonAttention:
             )
             for low, high, tiling, is_split in cut
         )
-        return cls(slots, table, low_ends, high_ends, tiles, workspace)
+        return cls(slots, table, low_ends, high_ends, tiles, sliding_window is not None, workspace)
 
     def __call__(
         self,
@@ -182,6 +189,7 @@ class TritonAttention:
             BLOCK_SIZE=block_size,
             BLOCK_M=tiling.block_m,
             BLOCK_N=tiling.block_n,
+            WINDOW=self.sliding,
             SINKS=sinks is not None,
             SOFTCAP=softcap is not None,
             SPLIT=part.splits is not None,
@@ -250,7 +258,8 @@ def _tile(query_start_loc: Ints, row: int, first: Ints, ends: Ints, queries: int
 
 
 def _split(tiles: Ints, queries: int, tiling: Tiling, programs: int) -> tuple[Ints, Ints | None]:
-    """Tiles as `attention_kernels.attend` wants them, and `splits` of `attention_kernels.combine` where some are split.
+    """Tiles [n, 6], in the order in which to run, each with whether it is the first of its splits; and `splits` of
+    `attention_kernels.combine` where some are split.
 
     queries: of a tile, at most; programs: that keep the device busy. Splits are as long as lets about so many run;
     tiles of several queries, whose parts take much memory, are left whole where there are enough of them.
@@ -261,14 +270,24 @@ def _split(tiles: Ints, queries: int, tiling: Tiling, programs: int) -> tuple[In
     size = -(-size // tiling.block_n) * tiling.block_n
     if int(keys.max()) <= size or (len(tiles) >= programs and int(count.max()) > 1):
         longest_first = np.argsort(-keys, kind="stable")
-        return np.concatenate((tiles, np.ones_like(tiles[:, :1])), axis=1)[longest_first], None
+        return np.insert(tiles, 5, 1, axis=1)[longest_first], None
     pieces = -(-keys // size)
     owner = np.repeat(np.arange(len(tiles)), pieces)
     start = np.cumsum(pieces) - pieces
     piece = np.arange(len(owner)) - start[owner]
-    items = np.concatenate((tiles[owner], (piece == 0)[:, None]), axis=1)
-    items[:, 3] += piece * size
-    items[:, 4] = np.minimum(items[:, 3] + size, items[:, 4])
+    split = np.concatenate((tiles[owner], (piece == 0)[:, None]), axis=1)
+    split[:, 3] += piece * size
+    split[:, 4] = np.minimum(split[:, 3] + size, split[:, 4])
     tile = np.repeat(np.arange(len(tiles)), count)  # of each token
     place = start[tile] * queries + np.arange(len(tile)) - (token - token[0])[tile]
-    return items, np.stack((place, pieces[tile]), axis=1)
+    return split, np.stack((place, pieces[tile]), axis=1)
+
+
+def _entries(tiles: Ints, first: Ints, ends: Ints, block_n: int) -> Ints:
+    """Tiles as `attention_kernels.attend` wants them: with the keys that all queries see, in whole BLOCK_Ns."""
+    row, token, count, begin, end, leads = tiles.T
+    low = begin + -(-np.maximum(first[token + count - 1] - begin, 0) // block_n) * block_n
+    high = begin + (np.minimum(ends[token], end) - begin) // block_n * block_n
+    none = low >= high
+    full = (np.where(none, begin, low), np.where(none, begin, high))
+    return np.stack((row, token, count, begin, *full, end, leads), axis=1)

@@ -10,10 +10,12 @@ import torch
 from triton import cdiv, next_power_of_2
 
 from . import delta_rule_kernels as kernels
+from .device import shared_memory
 from .recurrent_tables import Chunks, Decodes, RecurrentTables
 
 STEP_ELEMENTS = 4096  # of a state, per program
 PASS_V, READ_V = 32, 64  # channels of values per program
+AHEAD_MEMORY = 160 * 1024  # bytes of a program
 
 
 def delta_rule(
@@ -89,9 +91,11 @@ def _chunks(
     wide = max(16, next_power_of_2(channels))
     few, some = min(wide, PASS_V), min(wide, READ_V)
     strides = (k.stride(0), v.stride(0), g.stride(0), beta.stride(0))
-    # 1. the system of every block
+    # one after the other, a row's blocks are loaded ahead where there is room for it
+    stages = 2 if shared_memory(v.device) >= AHEAD_MEMORY else 1
+    # 1. the system of every block; a program reads what it has written, so that nothing may be loaded ahead
     kernels.delta_solve[(blocks, heads)](
-        *(k, v, g, beta, decay, new, reads, chunks.blocks, *strides), **sizes, BLOCK_V=wide
+        *(k, v, g, beta, decay, new, reads, chunks.blocks, *strides), **sizes, BLOCK_V=some, num_stages=1
     )
     # 2. the recurrence over blocks: their starts, their new values, and the state after the last
     kernels.delta_carry[(chunks.num_rows, heads, cdiv(channels, few))](
@@ -108,5 +112,5 @@ def _chunks(
     if chunks.num_snapshots:
         mine = snapshots[chunks.first_snapshot :]
         kernels.delta_snapshot[(chunks.num_snapshots, heads, cdiv(channels, few))](
-            *(k, decay, new, before, states, chunks.blocks, mine, k.stride(0)), **sizes, BLOCK_V=few, num_stages=1
+            *(k, decay, new, before, states, chunks.blocks, mine, k.stride(0)), **sizes, BLOCK_V=few
         )

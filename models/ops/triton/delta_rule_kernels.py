@@ -87,7 +87,7 @@ def delta_solve(
     Q: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_K: tl.constexpr,  # at least K
-    BLOCK_V: tl.constexpr,  # at least V
+    BLOCK_V: tl.constexpr,
 ):
     """Grid (B, H): new values n of a block that starts from s: n = new - reads @ s.
 
@@ -99,7 +99,7 @@ def delta_solve(
     count = tl.load(blocks + block * 5 + 2)
     t = tl.arange(0, Q)
     tokens = (token + t).to(tl.int64)
-    i, j = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    i = tl.arange(0, BLOCK_K)
     at = (block.to(tl.int64) * H + head) * Q
     since_start = tl.cumsum(tl.load(g + tokens * g_stride + head, mask=t < count, other=0), 0)
     tl.store(decay + at + t, since_start)
@@ -124,13 +124,15 @@ def delta_solve(
         inverse = _inverse(diagonal, 16)
         # 3. right sides, less what the strips before contribute
         earlier = tl.where((t < start)[None, :], system, 0.0)
-        v_at = v + strip[:, None] * v_stride + head * V + j[None, :]
-        right = tl.load(v_at, mask=present[:, None] & (j < V)[None, :], other=0) * share[:, None]
-        solved_at = new + (at + t)[:, None] * V + j[None, :]
-        solved = tl.load(solved_at, mask=(t < start)[:, None] & (j < V)[None, :], other=0)
-        right -= tl.dot(earlier, solved, input_precision=PRECISION)
-        result = tl.dot(inverse, right, input_precision=PRECISION)
-        tl.store(new + (at + r)[:, None] * V + j[None, :], result, mask=(j < V)[None, :])
+        for first in range(0, V, BLOCK_V):
+            j = first + tl.arange(0, BLOCK_V)
+            v_at = v + strip[:, None] * v_stride + head * V + j[None, :]
+            right = tl.load(v_at, mask=present[:, None] & (j < V)[None, :], other=0) * share[:, None]
+            solved_at = new + (at + t)[:, None] * V + j[None, :]
+            solved = tl.load(solved_at, mask=(t < start)[:, None] & (j < V)[None, :], other=0)
+            right -= tl.dot(earlier, solved, input_precision=PRECISION)
+            result = tl.dot(inverse, right, input_precision=PRECISION)
+            tl.store(new + (at + r)[:, None] * V + j[None, :], result, mask=(j < V)[None, :])
         right = own * (share * tl.exp(since))[:, None]
         solved_at = reads + (at + t)[:, None] * K + i[None, :]
         solved = tl.load(solved_at, mask=(t < start)[:, None] & (i < K)[None, :], other=0)

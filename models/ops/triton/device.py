@@ -13,6 +13,7 @@ from ...context import Ints
 
 ALIGNMENT = 4  # int32 elements; 16 bytes, as kernels are compiled anew for pointers that are less aligned
 PROGRAMS_PER_PROCESSOR = 4
+LEAST_SHARED_MEMORY = 99 * 1024  # bytes that a program has on every GPU since sm_80
 INTERPRETED_PROCESSORS = 16  # what a CPU stands for
 
 
@@ -25,7 +26,7 @@ def check(device: torch.device) -> None:
     """ValueError where kernels cannot run."""
     if device.type != "cuda" and not interpreted():
         raise ValueError(
-            f"HYBRID_OPS=triton on {device.type!r}: outside CUDA, Triton's kernels run in its interpreter only, with "
+            f"HYBRID_OPS='triton' on {device.type!r}: outside CUDA, Triton's kernels run in its interpreter only, with "
             "TRITON_INTERPRET=1 set before triton is imported"
         )
 
@@ -36,6 +37,14 @@ def num_programs(device: torch.device) -> int:
     if device.type != "cuda":
         return PROGRAMS_PER_PROCESSOR * INTERPRETED_PROCESSORS
     return PROGRAMS_PER_PROCESSOR * int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have."""
+    if device.type != "cuda":
+        return LEAST_SHARED_MEMORY
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 def product_dtype(dtype: torch.dtype) -> Any:

@@ -15,6 +15,7 @@ from .recurrent_tables import Chunks, Decodes, RecurrentTables
 STEP_ELEMENTS = 4096  # of a state, per program
 PASS_ELEMENTS = 1024
 MAX_P, MAX_N = 64, 128  # of tiles
+AHEAD_BYTES = 256  # of a row of c: where it has more, nothing is loaded ahead, for lack of shared memory
 HEADS = 4  # that share one product of c and b
 
 
@@ -97,7 +98,7 @@ def _chunks(
     grid = (chunks.num_rows, heads, cdiv(elements, some))
     kernels.ssd_carry[grid](states, decay, ssm, chunks.rows, H=heads, SIZE=elements, Q=length, BLOCK=some)
     # 3. what the tokens read
-    stages = 1 if b.dtype == torch.float32 else 2  # more take more memory than some devices have
+    stages = 2 if b.element_size() * sizes["BLOCK_N"] * n_tiles <= AHEAD_BYTES else 1
     shared = HEADS if per_group % HEADS == 0 else 1
     grid = (chunks.num_blocks, heads // shared, p_tiles)
     kernels.ssd_read[grid](

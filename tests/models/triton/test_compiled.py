@@ -12,8 +12,8 @@ import hybrid.models.ops.triton as folder
 def kernels() -> set[str]:
     """The names of all kernels; their docstrings begin with their grids, those of functions that they call do not."""
     modules = [import_module(f"{folder.__name__}.{module.name}") for module in iter_modules(folder.__path__)]
-    found = (getattr(value, "fn", None) for module in modules for value in vars(module).values())
-    return {function.__name__ for function in found if (function.__doc__ or "").startswith("Grid (")}
+    decorated = (value for module in modules for value in vars(module).values() if hasattr(value, "fn"))
+    return {value.fn.__name__ for value in decorated if (value.fn.__doc__ or "").startswith("Grid (")}
 
 
 def test_every_kernel_compiles() -> None:
