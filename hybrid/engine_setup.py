@@ -1,5 +1,6 @@
 """Engine set-up: EngineArgs -> the checkpoint read, pools sized, an engine and a processor that fit together."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hybrid.capacity.limits import Limits, limits
 from hybrid.encoders.families import family
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
@@ -30,19 +32,23 @@ from .lora import build_store, lora_targets
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
 from .sampling_params import SamplingParams
 
+logger = logging.getLogger(__name__)
+
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`; pool_bytes: by the
-    pools' names. new_engine: another one over the same runner; the two do not run at the same time."""
+    pools' names. limits: what the pools can do for requests of max_model_len. new_engine: another one over the same
+    runner; the two do not run at the same time."""
 
     engine: Engine
     new_engine: Callable[[], Engine]
     runner: ModelRunner
     processor: Processor
     sizes: PoolSizes
+    limits: Limits
     generation_defaults: Mapping[str, Any]
     pool_bytes: Mapping[str, int]
 
@@ -72,6 +78,8 @@ def set_up(args: EngineArgs) -> Setup:
         unit_bytes,
         None if device.type == "cpu" else machine_memory(),
     )
+    reached = limits(spec, sizes, scheduler_config, lora_bytes_per_unit=unit_bytes)
+    logger.info("%s", reached)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
     runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets)
     grammars = _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids)
@@ -109,6 +117,7 @@ def set_up(args: EngineArgs) -> Setup:
         runner=runner,
         processor=processor,
         sizes=sizes,
+        limits=reached,
         generation_defaults=generation_defaults,
         pool_bytes=bytes_by_pool(sizes, spec, unit_bytes),
     )

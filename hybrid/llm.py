@@ -109,6 +109,7 @@ class LLM:
         self.args = args
         self.engine = setup.engine
         self.sizes = setup.sizes
+        self.limits = setup.limits
         self._processor = setup.processor
         self._generation_defaults = setup.generation_defaults
         self._driver = Driver(setup.engine, setup.processor, seed)

@@ -9,6 +9,8 @@ from .ledger import Shortage
 from .specs import LORA_RANK_UNIT, ModelSpec
 from .window import unsplit_window, window_quota
 
+CAPACITIES = ("num_rows", "num_full_blocks", "num_window_blocks", "num_state_slots", "encoder_tokens", "lora_units")
+
 
 @dataclass(frozen=True, slots=True)
 class PoolSizes:
@@ -29,7 +31,7 @@ class PoolSizes:
         for name in ("num_rows", "block_size", "max_model_len"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
-        for name in ("num_full_blocks", "num_window_blocks", "num_state_slots", "encoder_tokens", "lora_units"):
+        for name in CAPACITIES[1:]:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative")
 
@@ -250,14 +252,26 @@ def sizes_for(
     life = life_units(need, sizes, kinds)
     chunk = blocks_for(chunk_tokens, sizes.block_size)
     shared = shared_tokens // sizes.block_size if kinds.full else 0  # the block in which they end is copied
-    kept = blocks_for(shared_tokens, sizes.block_size) if kinds.full else 0
+    beginning = blocks_for(shared_tokens, sizes.block_size)
     points = 1 if shared_tokens else 0
     return replace(
         sizes,
         num_rows=max(1, num_seqs),
-        num_full_blocks=kept + num_seqs * (life.full - shared),
-        num_window_blocks=(num_seqs + points) * life.window + chunk if kinds.window else 0,
+        num_full_blocks=(beginning if kinds.full else 0) + num_seqs * (life.full - shared),
+        num_window_blocks=num_seqs * life.window + min(life.window, beginning) + chunk if kinds.window else 0,
         num_state_slots=(num_seqs + points) * life.state,
         encoder_tokens=max(life.encoder, image_pool_tokens),
         lora_units=max(life.lora, sizes.lora_units),
     )
+
+
+def concurrency(need: Need, sizes: PoolSizes, kinds: Kinds, chunk_tokens: int = 0, shared_tokens: int = 0) -> int:
+    """How many requests of one `need` run at once to their last token in pools of these sizes: the largest number whose
+    `sizes_for` they hold. chunk_tokens, shared_tokens: as there."""
+    low, high = 0, sizes.num_rows + 1
+    while high - low > 1:  # low fits, high does not
+        middle = (low + high) // 2
+        wanted = sizes_for(middle, need, sizes, kinds, chunk_tokens, 0, shared_tokens)
+        fits = all(getattr(wanted, name) <= getattr(sizes, name) for name in CAPACITIES)
+        low, high = (middle, high) if fits else (low, middle)
+    return low

@@ -165,6 +165,7 @@ def serve(
             _check_address(host, port)  # before minutes of loading
         print(f"loading {model}", file=sys.stderr, flush=True)
         setup = set_up(args)
+        print(setup.limits, file=sys.stderr, flush=True)
         if not skip_server_warmup:
             warm_up(setup)
     except ValueError as error:

@@ -40,7 +40,8 @@ def decode_tiling(group: int, head_size: int, itemsize: int) -> Tiling:
     """For rows of one query. group: heads per key-value head."""
     bytes_per_key = next_power_of_2(head_size) * itemsize
     block_n = max(16, min(128, 16384 // bytes_per_key))
-    return Tiling(max(16, next_power_of_2(group)), block_n, 256, 4, 3 if bytes_per_key <= 512 else 2)
+    stages = 3 if bytes_per_key <= 512 else 2
+    return Tiling(max(16, next_power_of_2(group)), block_n, 256, 4 if itemsize == 2 else 8, stages)
 
 
 def chunk_tiling(group: int, head_size: int, itemsize: int, shared_memory: int) -> Tiling:
@@ -53,7 +54,8 @@ def chunk_tiling(group: int, head_size: int, itemsize: int, shared_memory: int) 
         if fits and block_m <= most:
             break
     block_m = max(block_m, least)
-    return Tiling(block_m, block_n, 1024, 8 if block_m == 128 or block_m * padded > 16384 else 4, 3)
+    many = itemsize == 4 or block_m == 128 or block_m * padded > 16384
+    return Tiling(block_m, block_n, 1024, 8 if many else 4, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ class TritonAttention:
 
         tilings: of decode rows and of chunks; None: what suits the sizes.
         """
-        _, _, num_kv_heads, block_size, head_size = cache.kv.shape
-        assert tables.block_size == block_size
+        num_blocks, _, num_kv_heads, block_size, head_size = cache.kv.shape
+        assert tables.block_size == block_size and num_blocks * block_size < 2**31
         device, group = cache.kv.device, num_heads // num_kv_heads
         if tilings is None:
             sizes = (group, head_size, cache.kv.element_size())
