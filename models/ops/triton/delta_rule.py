@@ -102,7 +102,7 @@ def _chunks(
         *(k, decay, new, reads, before, states, chunks.rows, chunks.blocks, k.stride(0)),
         **sizes,
         BLOCK_V=few,
-        num_stages=1,
+        num_stages=stages,
     )
     # 3. what the queries read
     kernels.delta_read[(blocks, heads, cdiv(channels, some))](

@@ -20,7 +20,6 @@ CASES = (
     "zamba2: two blocks",
     "mamba2: groups",
     "mamba: biases, untied, kernel 3",
-    "falcon_h1: norm after the gate, biases",
     "qwen3_next: every third layer",
     "recurrent_gemma: attention last",
     "lfm2: conv, conv, attention, conv",
