@@ -11,7 +11,7 @@ from triton import cdiv, next_power_of_2
 
 from . import delta_rule_kernels as kernels
 from .device import shared_memory
-from .recurrent_tables import Chunks, Decodes, RecurrentTables
+from .recurrent_tables import Chunks, RecurrentTables
 
 STEP_ELEMENTS = 4096  # of a state, per program
 PASS_V, READ_V = 32, 64  # channels of values per program
@@ -30,40 +30,26 @@ def delta_rule(
 ) -> torch.Tensor:
     """q and k [T, G, K], v [T, H, V], g and beta [T, H] -> y [T, H, V] float32; advances states [slots, H, K, V].
 
-    q, k and v are contiguous but for the first axis. exact: products of matrices in float32, else in tf32.
+    q, k and v are contiguous but for the first axis. exact: products of matrices as three
+    of tf32, which is about float32, else as one.
     """
     for values in (q, k, v):
         assert values.stride(2) == 1 and values.stride(1) == values.shape[2]
     assert g.stride(1) == beta.stride(1) == 1 and states.is_contiguous()
     y = v.new_empty(v.shape, dtype=torch.float32)
     if tables.decodes is not None:
-        _step(tables.decodes, tables.snapshots, q, k, v, g, beta, states, y)
+        heads, channels = v.shape[1:]
+        groups, keys = k.shape[1:]
+        wide = next_power_of_2(keys)
+        some = min(next_power_of_2(channels), max(16, STEP_ELEMENTS // wide))
+        strides = (q.stride(0), k.stride(0), v.stride(0), g.stride(0), beta.stride(0))
+        kernels.delta_step[(tables.decodes.num_rows, heads, cdiv(channels, some))](
+            *(q, k, v, g, beta, states, y, tables.decodes.rows, tables.snapshots, *strides),
+            **{"H": heads, "GROUP": heads // groups, "K": keys, "V": channels, "BLOCK_K": wide, "BLOCK_V": some},
+        )
     if tables.chunks is not None:
         _chunks(tables.chunks, tables.snapshots, q, k, v, g, beta, states, y, "tf32x3" if exact else "tf32")
     return y
-
-
-def _step(
-    decodes: Decodes,
-    snapshots: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    states: torch.Tensor,
-    y: torch.Tensor,
-) -> None:
-    """Mutates states and y."""
-    heads, channels = v.shape[1:]
-    groups, keys = k.shape[1:]
-    wide = next_power_of_2(keys)
-    some = min(next_power_of_2(channels), max(16, STEP_ELEMENTS // wide))
-    strides = (q.stride(0), k.stride(0), v.stride(0), g.stride(0), beta.stride(0))
-    kernels.delta_step[(decodes.num_rows, heads, cdiv(channels, some))](
-        *(q, k, v, g, beta, states, y, decodes.rows, snapshots, *strides),
-        **{"H": heads, "GROUP": heads // groups, "K": keys, "V": channels, "BLOCK_K": wide, "BLOCK_V": some},
-    )
 
 
 def _chunks(

@@ -2,20 +2,21 @@
 
 Symbols: see `ops/ssd.py`, the reference; Q tokens per block, B blocks. Of chunks, all blocks and heads run at once;
 only the recurrence over the states of a row's blocks goes one by one. Sums are in float32, products of matrices in the
-dtype of b and c. Tables: `recurrent_tables`.
+dtype of b and c, or for float32 as three of tf32. Tables: `recurrent_tables`.
 """
 
 import torch
+import triton.language as tl
 from triton import cdiv, next_power_of_2
 
 from . import ssd_kernels as kernels
 from .device import product_dtype
-from .recurrent_tables import Chunks, Decodes, RecurrentTables
+from .recurrent_tables import Chunks, RecurrentTables
 
 STEP_ELEMENTS = 4096  # of a state, per program
 PASS_ELEMENTS = 1024
 MAX_P, MAX_N = 64, 128  # of tiles
-AHEAD_BYTES = 256  # of a row of c: where it has more, nothing is loaded ahead, for lack of shared memory
+AHEAD_BYTES = 256  # of a row of c
 HEADS = 4  # that share one product of c and b
 
 
@@ -37,33 +38,18 @@ def scan(
     assert dt.stride(1) == 1 and a.is_contiguous() and ssm.is_contiguous()
     y = x.new_empty(x.shape, dtype=torch.float32)
     if tables.decodes is not None:
-        _step(tables.decodes, tables.snapshots, x, dt, a, b, c, ssm, y)
+        _, heads, channels = x.shape
+        groups, size = b.shape[1:]
+        wide = next_power_of_2(size)
+        some = min(next_power_of_2(channels), max(1, STEP_ELEMENTS // wide))
+        strides = (x.stride(0), dt.stride(0), b.stride(0), c.stride(0))
+        kernels.ssd_step[(tables.decodes.num_rows, heads, cdiv(channels, some))](
+            *(x, dt, a, b, c, ssm, y, tables.decodes.rows, tables.snapshots, *strides),
+            **{"H": heads, "GROUP": heads // groups, "P": channels, "N": size, "BLOCK_P": some, "BLOCK_N": wide},
+        )
     if tables.chunks is not None:
         _chunks(tables.chunks, tables.snapshots, x, dt, a, b, c, ssm, y)
     return y
-
-
-def _step(
-    decodes: Decodes,
-    snapshots: torch.Tensor,
-    x: torch.Tensor,
-    dt: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
-    ssm: torch.Tensor,
-    y: torch.Tensor,
-) -> None:
-    """Mutates ssm and y."""
-    _, heads, channels = x.shape
-    groups, size = b.shape[1:]
-    wide = next_power_of_2(size)
-    some = min(next_power_of_2(channels), max(1, STEP_ELEMENTS // wide))
-    strides = (x.stride(0), dt.stride(0), b.stride(0), c.stride(0))
-    kernels.ssd_step[(decodes.num_rows, heads, cdiv(channels, some))](
-        *(x, dt, a, b, c, ssm, y, decodes.rows, snapshots, *strides),
-        **{"H": heads, "GROUP": heads // groups, "P": channels, "N": size, "BLOCK_P": some, "BLOCK_N": wide},
-    )
 
 
 def _chunks(
@@ -86,7 +72,8 @@ def _chunks(
     sizes = {"H": heads, "GROUP": per_group, "P": channels, "N": size, "Q": length}
     sizes |= {"BLOCK_P": max(16, min(MAX_P, next_power_of_2(channels)))}
     sizes |= {"BLOCK_N": max(16, min(MAX_N, next_power_of_2(size)))}
-    sizes |= {"PRODUCT": product_dtype(b.dtype)}
+    # a state may exceed what float16 holds
+    sizes |= {"PRODUCT": tl.float32 if b.dtype == torch.float16 else product_dtype(b.dtype)}
     p_tiles, n_tiles = cdiv(channels, sizes["BLOCK_P"]), cdiv(size, sizes["BLOCK_N"])
     strides = (x.stride(0), dt.stride(0), b.stride(0))
     # 1. what each block adds to the state
@@ -98,6 +85,7 @@ def _chunks(
     grid = (chunks.num_rows, heads, cdiv(elements, some))
     kernels.ssd_carry[grid](states, decay, ssm, chunks.rows, H=heads, SIZE=elements, Q=length, BLOCK=some)
     # 3. what the tokens read
+    # loaded ahead where it fits the shared memory of every device
     stages = 2 if b.element_size() * sizes["BLOCK_N"] * n_tiles <= AHEAD_BYTES else 1
     shared = HEADS if per_group % HEADS == 0 else 1
     grid = (chunks.num_blocks, heads // shared, p_tiles)
