@@ -25,19 +25,25 @@ def convolve(
     tokens, channels = x.shape
     assert x.stride(1) == 1 and weight.is_contiguous() and conv.is_contiguous()
     out = x.new_empty(tokens, channels)
-    has_bias = bias is not None
+    inputs = (x, weight, weight if bias is None else bias, conv, out)
     sizes = {"C": channels, "TAIL": conv.shape[1]}
     wide = min(CHANNELS, next_power_of_2(channels))
     decodes, chunks = tables.decodes, tables.chunks
     if decodes is not None:
         grid = (decodes.num_rows, cdiv(channels, wide))
-        args = (x, weight, bias if has_bias else weight, conv, out, decodes.rows, tables.snapshots, x.stride(0))
-        conv_step[grid](*args, **sizes, HAS_BIAS=has_bias, WIDE=wide)
+        conv_step[grid](
+            *inputs, decodes.rows, tables.snapshots, x.stride(0), **sizes, HAS_BIAS=bias is not None, WIDE=wide
+        )
     if chunks is not None:
         some = min(wide, max(16, CHUNK_ELEMENTS // chunks.block_size))
         grid = (chunks.num_blocks, cdiv(channels, some))
-        args = (x, weight, bias if has_bias else weight, conv, out, chunks.rows, chunks.blocks, x.stride(0))
-        conv_chunk[grid](*args, **sizes, HAS_BIAS=has_bias, Q=chunks.block_size, WIDE=some)
+        conv_chunk[grid](
+            *(*inputs, chunks.rows, chunks.blocks, x.stride(0)),
+            **sizes,
+            HAS_BIAS=bias is not None,
+            Q=chunks.block_size,
+            WIDE=some,
+        )
         # after all of them have read the states that it writes
         grid = (chunks.num_rows, cdiv(channels, wide))
         conv_keep[grid](x, conv, chunks.rows, tables.snapshots, x.stride(0), **sizes, WIDE=wide)

@@ -6,6 +6,7 @@ kernels' grids are numbers of the host.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from .device import upload
 
 LONG_BLOCK = 64
 SHORT_BLOCK = 16
+SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")  # of equal elements: the first, and behind the last
 NOWHERE = -1  # as the slot that a row starts from: zeros; as the one that its state goes to: it is not written
 
 
@@ -61,47 +63,38 @@ class RecurrentTables:
         order = np.lexsort((rows.snapshot_lengths, rows.snapshot_rows))
         owner, lengths = rows.snapshot_rows[order], rows.snapshot_lengths[order]
         assert (lengths >= 1).all() and (lengths <= lens[owner]).all()
-        first = np.searchsorted(owner, np.arange(len(lens)))
-        end = np.searchsorted(owner, np.arange(len(lens)), side="right")
+        first, end = (np.searchsorted(owner, np.arange(len(lens)), side) for side in SIDES)
         # 2. rows
         source = np.where(rows.num_computed > 0, rows.slots, NOWHERE)
         target = np.where(rows.writes, rows.slots, NOWHERE)
-        slots = np.stack((source, target, first, end), axis=1)
-        # 3. blocks
-        per_row = -(-chunk_lens // size)
+        every = np.stack((source, target, first, end), axis=1)
+        per_row = -(-chunk_lens // size)  # blocks
         end_block = np.cumsum(per_row)
         first_block = end_block - per_row
-        block_row = np.repeat(np.arange(len(chunk_lens)), per_row)
-        inner = np.arange(len(block_row)) - first_block[block_row]  # place of the block in its row
         starts = (np.cumsum(lens) - lens)[num_decodes:]
-        count = np.minimum(size, chunk_lens[block_row] - inner * size)
+        spans = np.stack((first_block, end_block, starts, chunk_lens), axis=1)
+        # 3. blocks, and the block of each snapshot
+        row = np.repeat(np.arange(len(chunk_lens)), per_row)
+        done = (np.arange(len(row)) - first_block[row]) * size  # tokens of the row before the block
         inside = np.flatnonzero(owner >= num_decodes)
         held = np.full(len(order), NOWHERE)
         held[inside] = first_block[owner[inside] - num_decodes] + (lengths[inside] - 1) // size
-        block_numbers = np.arange(len(block_row))
-        arrays = [
-            slots[:num_decodes],
-            np.concatenate(
-                (slots[num_decodes:], np.stack((first_block, end_block, starts, chunk_lens), axis=1)), axis=1
+        held_first, held_end = (np.searchsorted(held, np.arange(len(row)), side) for side in SIDES)
+        count = np.minimum(size, chunk_lens[row] - done)
+        decode_rows, chunk_rows, blocks, snapshots = upload(
+            (
+                every[:num_decodes],
+                np.concatenate((every[num_decodes:], spans), axis=1),
+                np.stack((row, starts[row] + done, count, held_first, held_end), axis=1),
+                np.stack((rows.snapshot_slots[order], lengths, held, (lengths - 1) % size), axis=1),
             ),
-            np.stack(
-                (
-                    block_row,
-                    starts[block_row] + inner * size,
-                    count,
-                    np.searchsorted(held, block_numbers),
-                    np.searchsorted(held, block_numbers, side="right"),
-                ),
-                axis=1,
-            ),
-            np.stack((rows.snapshot_slots[order], lengths, held, (lengths - 1) % size), axis=1),
-        ]
-        decode_rows, chunk_rows, blocks, snapshots = upload(arrays, rows.device)
+            rows.device,
+        )
         return cls(
             decodes=Decodes(num_decodes, decode_rows) if num_decodes else None,
             chunks=Chunks(
                 num_rows=len(chunk_lens),
-                num_blocks=len(block_row),
+                num_blocks=len(row),
                 num_snapshots=len(inside),
                 block_size=size,
                 is_cut=bool((per_row > 1).any()),

@@ -39,7 +39,7 @@ def scan(
     """
     tokens, channels = x.shape
     size = ssm.shape[1]
-    assert x.stride(1) == rate.stride(1) == 1 and ssm[0].is_contiguous()
+    assert x.stride(1) == rate.stride(1) == 1 and ssm.is_contiguous()
     y = x.new_empty(tokens, channels, dtype=torch.float32)
     a, b, c = (x, x, x) if maps is None else (maps.a, maps.b, maps.c)
     assert b.stride(1) == c.stride(1) == 1 and (maps is None or a.is_contiguous())
