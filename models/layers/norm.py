@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ..blueprint import parts
-from ..ops.elementwise import add_rms_norm, rms_norm
+from ..ops.elementwise import add_rms_norm, rms_norm, rms_norm_
 from ..weights import Weights
 
 
@@ -23,6 +23,13 @@ class Norm:
         if self.kind == "layer":
             return F.layer_norm(x.float(), self.shape, self.weight, self.bias, self.eps).to(x.dtype)
         return rms_norm(x, self.weight, self.eps, self.groups)
+
+    def in_place(self, x: torch.Tensor) -> None:
+        """Mutates x [tokens, size] or [tokens, n, size], which may lie inside something wider."""
+        if self.kind == "layer" or self.groups > 1:
+            x.copy_(self(x))
+        else:
+            rms_norm_(x, self.weight, self.eps)
 
     def of_sum(self, x: torch.Tensor, added: torch.Tensor, multiplier: float) -> tuple[torch.Tensor, torch.Tensor]:
         """x + multiplier * added, [tokens, size] in the dtype of x, and the norm of it."""

@@ -32,6 +32,16 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, groups: i
     return F.rms_norm(wide, x.shape[-1:], weight, eps).to(x.dtype)
 
 
+def rms_norm_(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> None:
+    """Mutates x [T, size] or [T, n, size], which may lie inside something wider: `rms_norm` in its place."""
+    if choose(x.device) == "triton":
+        from .triton import norm
+
+        norm.rms_norm_(x, weight, eps)
+        return
+    x.copy_(rms_norm(x, weight, eps))
+
+
 def add_rms_norm(
     x: torch.Tensor, added: torch.Tensor, alpha: float, weight: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:

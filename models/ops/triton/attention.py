@@ -36,9 +36,14 @@ CHUNK_BLOCKS = ((128, 64), (128, 32), (64, 64), (64, 32), (32, 32), (32, 16), (1
 BUFFERS = 2  # of keys and of values, that are loaded while others are multiplied
 
 
+def _padded(head_size: int) -> int:
+    """Of what products are made: a power of two, at least 16."""
+    return max(16, int(next_power_of_2(head_size)))
+
+
 def decode_tiling(group: int, head_size: int, itemsize: int) -> Tiling:
     """For rows of one query. group: heads per key-value head."""
-    bytes_per_key = next_power_of_2(head_size) * itemsize
+    bytes_per_key = _padded(head_size) * itemsize
     block_n = max(16, min(128, 16384 // bytes_per_key))
     stages = 3 if bytes_per_key <= 512 else 2
     return Tiling(max(16, next_power_of_2(group)), block_n, 256, 4 if itemsize == 2 else 8, stages)
@@ -47,7 +52,7 @@ def decode_tiling(group: int, head_size: int, itemsize: int) -> Tiling:
 def chunk_tiling(group: int, head_size: int, itemsize: int, shared_memory: int) -> Tiling:
     """For rows of several queries: the largest tile whose operands fit shared memory (bytes) and whose sums fit
     registers. float32 is multiplied outside the tensor cores, with small tiles."""
-    padded, least = next_power_of_2(head_size), next_power_of_2(group)
+    padded, least = _padded(head_size), next_power_of_2(group)
     most = (32768 if itemsize == 2 else 4096) // padded
     for block_m, block_n in CHUNK_BLOCKS:
         fits = (block_m + 2 * BUFFERS * block_n) * padded * itemsize < shared_memory
@@ -162,7 +167,7 @@ class TritonAttention:
         tiling, count = part.tiling, part.tiles.shape[0]
         group = num_heads // num_kv_heads
         queries = tiling.block_m // group
-        padded = max(16, next_power_of_2(head_size))
+        padded = _padded(head_size)
         sums, totals = out, out
         if part.splits is not None:
             places = count * queries * num_heads

@@ -16,10 +16,12 @@ def _rms_norm(
     added,  # [num_rows, SIZE]
     weight,  # [SIZE], or [INNER, SIZE]
     total,  # [num_rows, SIZE]
-    out,  # [num_rows, SIZE]
+    out,  # rows as x has them, or x itself
     num_rows,
     x_stride,
     row_stride,
+    out_stride,
+    out_row_stride,
     alpha,
     eps,
     INNER: tl.constexpr,
@@ -47,7 +49,8 @@ def _rms_norm(
     if WEIGHT:
         at = i[None, :] + (row % INNER)[:, None] * SIZE if WEIGHT_PER_ROW else i[None, :]
         values = values * tl.load(weight + at, mask=mask if WEIGHT_PER_ROW else (i < SIZE)[None, :], other=0)
-    tl.store(out + flat, values.to(out.dtype.element_ty), mask=mask)
+    target = (row // INNER).to(tl.int64) * out_stride + (row % INNER) * out_row_stride
+    tl.store(out + target[:, None] + i[None, :], values.to(out.dtype.element_ty), mask=mask)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, groups: int) -> torch.Tensor:
@@ -56,8 +59,13 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, groups: i
     if grouped.ndim > 3 or grouped.stride(-1) != 1:
         grouped = grouped.contiguous().view(-1, *grouped.shape[-2:])
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _launch(grouped, None, weight, None, out, 0.0, eps, groups > 1)
+    _launch(grouped, None, weight, None, out.view(grouped.shape), 0.0, eps, groups > 1)
     return out
+
+
+def rms_norm_(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> None:
+    """See `elementwise.rms_norm_`."""
+    _launch(x, None, weight, None, x, 0.0, eps, False)
 
 
 def add_rms_norm(
@@ -94,6 +102,8 @@ def _launch(
         num_rows,
         x.stride(0),
         x.stride(-2),
+        out.stride(0),
+        out.stride(-2),
         alpha,
         eps,
         INNER=inner,

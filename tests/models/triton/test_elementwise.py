@@ -53,6 +53,20 @@ def test_norms_of_what_lies_inside_something_wider(both: Both, device: torch.dev
     close(*both(lambda: elementwise.rms_norm(heads.flatten(1)[:, 12:36], None, 1e-3)))
 
 
+def test_norms_in_place(both: Both, device: torch.device) -> None:
+    heads, weight = random(6, 5, 12, device=device), random(12, device=device, seed=1)
+
+    def normed() -> torch.Tensor:
+        changed = heads.clone()
+        elementwise.rms_norm_(changed[:, 1:3], weight, 1e-3)
+        elementwise.rms_norm_(changed[:, 3:].view(6, 24), None, 1e-3)
+        return changed
+
+    ours, theirs = both(normed)
+    close(ours, theirs)
+    assert torch.equal(ours[:, 0], heads[:, 0])
+
+
 @pytest.mark.parametrize("groups", [2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_norms_of_groups(groups: int, weighted: bool, both: Both, device: torch.device) -> None:
