@@ -18,6 +18,7 @@ from hybrid.frontend.generation import Generation, Update
 from hybrid.frontend.prompt import Pixels, Prompt
 from hybrid.grammar.backend import Masks
 from hybrid.grammar.grammars import Grammars, Verdict
+from hybrid.models.image_positions import ImagePositions
 from hybrid.scheduler.outcome import FinishedRequest, NewTokens
 from hybrid.scheduler.plan import StepPlan
 from hybrid.scheduler.request import Gate, NewRequest
@@ -45,6 +46,7 @@ class Runner(Protocol):
         images: Mapping[str, Pixels] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
+        image_positions: ImagePositions | None = None,
     ) -> None: ...
 
     def remove_request(self, request_id: str) -> None: ...
@@ -140,7 +142,9 @@ class Engine:
         )
         try:
             self._hold(request_id, adapter)
-            self._runner.add_request(request_id, params, prompt.pixels, self._eos_token_ids, seed)
+            self._runner.add_request(
+                request_id, params, prompt.pixels, self._eos_token_ids, seed, prompt.image_positions
+            )
             try:
                 self.scheduler.add(new)
             except BaseException:

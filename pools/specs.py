@@ -71,7 +71,8 @@ LayerSpec = FullAttentionSpec | SlidingWindowSpec | MambaSpec
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """Image embeddings kept until the decoder has read them: `hidden_size` elements per embedding token."""
+    """Image embeddings kept until the decoder has read them: `hidden_size` elements per embedding token, several times
+    the decoder's where they come in levels."""
 
     hidden_size: int
     max_tokens_per_image: int

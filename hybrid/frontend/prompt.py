@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid.models.image_positions import ImagePositions
 from hybrid.scheduler.plan import TokenIds
 from hybrid.scheduler.request import ImageInput
 
@@ -26,6 +27,7 @@ class Prompt:
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
     resume_hints: tuple[int, ...] = ()
     cache_salt: str = ""
+    image_positions: ImagePositions | None = None  # where ropes know three positions per token and there are images
 
     @property
     def num_tokens(self) -> int:

@@ -1,7 +1,7 @@
 """Vision-language checkpoints, read as their text decoder: what sees images is left aside, and images are refused.
 
-The decoder is a family of its own under `text_config` (Qwen2.5-VL's first files: at the root). Its positions for text
-alone are those of plain rope, also where images would have three per token (mrope).
+The decoder is a family of its own under `text_config` (Qwen2.5-VL's first files: at the root); what images change in it
+is added here: three positions per token (mrope), levels of embeddings (DeepStack).
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Decoder, Part
 from ...blueprint.model import Model
+from ...blueprint.parts import Attention
+from ...blueprint.rope import mrope_axes
 
 # model_type -> the decoder's, where `text_config` does not name it.
 TEXT_TYPES = {
@@ -27,6 +30,14 @@ TEXT_TYPES = {
 }
 # Decoders that are another family's but for mrope.
 SAME_AS = {"qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+# Decoders with mrope: its sections where no key says so, and whether they take turns.
+MROPE = {
+    "qwen2_5_vl": ((16, 24, 24), False),
+    "qwen3_5": ((11, 11, 10), True),
+    "qwen3_5_moe": ((11, 11, 10), True),
+    "qwen3_vl": ((24, 20, 20), True),
+}
+DEEPSTACK = {"qwen3_vl": (8, 16, 24)}  # layers of the tower that give a level, where no key says so
 TIED = {"gemma3", "gemma4", "lfm2_vl"}  # where no key says so; the others have a head of their own
 # What a `text_config` leaves out where it is transformers' default, of decoders whose family asks for it.
 DEFAULTS = {
@@ -56,12 +67,30 @@ def model(config: ConfigReader, read_model: Callable[[Mapping[str, Any], str], M
 
     read_model: of a whole configuration, and what errors call it.
     """
-    text = read_model(_text_config(config), "config.text_config" if "text_config" in config else "config")
-    return replace(text, prefixes=PREFIXES, ignored=(*text.ignored, rf"(model\.)?({TOWERS})\..*"))
-
-
-def _text_config(config: ConfigReader) -> Mapping[str, Any]:
     model_type = config.one_of("model_type", tuple(TEXT_TYPES))
+    text_config, where = _text_config(config, model_type), "config.text_config" if "text_config" in config else "config"
+    text = read_model(text_config, where)
+    decoder = text.decoder
+    if model_type in MROPE:
+        decoder = _with_mrope(decoder, ConfigReader(text_config, where), *MROPE[model_type])
+    if model_type in DEEPSTACK:
+        levels = config.reader("vision_config").entries("deepstack_visual_indexes", default=list(DEEPSTACK[model_type]))
+        decoder = replace(decoder, deepstack=len(levels))
+    ignored = (*text.ignored, rf"(model\.)?({TOWERS})\..*")
+    return replace(text, decoder=decoder, prefixes=PREFIXES, ignored=ignored)
+
+
+def _with_mrope(decoder: Decoder, text: ConfigReader, sections: tuple[int, int, int], in_turns: bool) -> Decoder:
+    def turned(part: Part) -> Part:
+        if not isinstance(part, Attention) or part.rope is None:
+            return part
+        axes = mrope_axes(text, len(part.rope.inverse_frequencies), sections, in_turns=in_turns)
+        return replace(part, rope=replace(part.rope, axes=axes))
+
+    return decoder.with_parts(turned)
+
+
+def _text_config(config: ConfigReader, model_type: str) -> Mapping[str, Any]:
     at_root = model_type == "qwen2_5_vl" and "text_config" not in config
     reader = config if at_root else config.reader("text_config")
     text = {key: reader.get(key) for key in reader}
