@@ -12,6 +12,7 @@ from hybrid.adapters.store import AdapterStore
 from hybrid.engine import Engine
 from hybrid.frontend.prompt import Pixels, Prompt
 from hybrid.grammar.backend import Masks
+from hybrid.models.image_positions import ImagePositions
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.runner.sampler import TokenLogprobs
@@ -62,6 +63,7 @@ class ScriptedRunner:
         images: Mapping[str, Pixels] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
+        image_positions: ImagePositions | None = None,
     ) -> None:
         if SPECIAL + 1 in params.stop_tokens:
             raise ValueError("no such token")

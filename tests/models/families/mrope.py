@@ -35,12 +35,20 @@ class ImagePrompt:
 
     @property
     def image_tokens(self) -> list[int]:
+        """Their indices."""
         return [offset + i for offset, (rows, columns) in zip(self.offsets, self.grids) for i in range(rows * columns)]
 
     @property
     def images(self) -> RowImages | None:
+        """For `chunked_logits`."""
         positions = self.positions
         return None if positions is None else RowImages(self.image_tokens, self.embeddings, positions)
+
+    @property
+    def by_offset(self) -> dict[int, torch.Tensor]:
+        """First token of each image -> embeddings of its tokens."""
+        counts = [rows * columns for rows, columns in self.grids]
+        return dict(zip(self.offsets, self.embeddings.split(counts)))
 
 
 class TextOracle(Oracle):

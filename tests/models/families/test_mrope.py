@@ -9,10 +9,10 @@ import torch
 from hybrid.runner.loading import load
 from tests.models.forward import RowImages, chunked_logits
 
-from .mrope import CASES, TextOracle
+from .mrope import CASES, Layout, TextOracle
 from .test_families import TOLERANCE
 
-LAYOUTS = [
+LAYOUTS: list[Layout] = [
     [(2, 3), 4, (3, 2), 1],  # token by token
     [3, (4, 3), 5, (1, 6), 1, (2, 1), 12],
     [20, (5, 4), 11],
