@@ -42,6 +42,7 @@ class ImagePositions:
 
     @property
     def shift(self) -> int:
+        """At most 0, see `end`."""
         return int(self.shifts[-1])
 
     def at(self, first: int, count: int) -> Ints:

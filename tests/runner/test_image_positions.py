@@ -27,10 +27,10 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def driver_of(oracle: TextOracle, seed: int) -> PlanDriver:
-    decoder = load(oracle.folder, torch.float32).decoder
-    size = oracle.hidden_size * (1 + oracle.levels)
-    decoder.spec = replace(decoder.spec, encoder=EncoderSpec(size, 40))
-    return PlanDriver(decoder, runner_sizes(encoder_tokens=500), seed=seed)
+    loaded = load(oracle.folder, torch.float32)
+    spec = EncoderSpec(loaded.model.decoder.image_embedding_size, max_tokens_per_image=40)
+    loaded.decoder.spec = replace(loaded.decoder.spec, encoder=spec)
+    return PlanDriver(loaded.decoder, runner_sizes(encoder_tokens=500), seed=seed)
 
 
 def add(driver: PlanDriver, request_id: str, prompt: ImagePrompt, generated: tuple[int, ...] = ()) -> None:
@@ -76,6 +76,15 @@ def test_any_schedule(oracle: TextOracle, seed: int) -> None:
     found = run(driver, seed + 1)
     for request_id, prompt in swapped.items():
         assert oracle.continues(prompt, found[request_id])
+
+
+def test_one_token_at_a_time(oracle: TextOracle) -> None:
+    driver = driver_of(oracle, 0)
+    prompts = {str(i): oracle.prompt(layout, i) for i, layout in enumerate(LAYOUTS)}
+    for request_id, prompt in prompts.items():
+        add(driver, request_id, prompt)
+    for request_id, tokens in driver.run(MAX_TOKENS, chunk=1).items():
+        assert oracle.continues(prompts[request_id], tokens)
 
 
 def test_a_retracted_row_goes_on_where_it_was(oracle: TextOracle) -> None:
