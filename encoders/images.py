@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from .preprocess import preprocess, to_rgb
+from .preprocess import to_rgb
 
 MAX_PIXELS = 64_000_000  # refused before decoding: 8,000 x 8,000
 MAX_SIDE = 65_500
@@ -62,16 +62,11 @@ def load_image(source: ImageSource) -> Image.Image:
         return _to_rgb(image, name)
 
 
-def mm_hash(pixel_values: NDArray[np.float32]) -> str:
-    """Content hash of preprocessed pixel values [3, S, S]: pictures with equal pixels share their embeddings."""
-    digest = blake2b(repr(pixel_values.shape).encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(pixel_values, dtype=np.float32).tobytes())
+def mm_hash(image: Image.Image) -> str:
+    """Content hash of an RGB picture: pictures with equal pixels share their embeddings."""
+    digest = blake2b(repr(image.size).encode(), digest_size=16)
+    digest.update(image.tobytes())
     return digest.hexdigest()
-
-
-def image_hash(image: Image.Image, size: int) -> str:
-    """`mm_hash` of a picture preprocessed for a tower of `size` x `size` pixels."""
-    return mm_hash(preprocess(image, size))
 
 
 def _open(file: BytesIO | Path, name: str) -> Image.Image:

@@ -92,7 +92,9 @@ class VisionTower:
             raise ValueError(f"pixel values have shape {list(pixel_values.shape)}, expected [n, 3, {side}, {side}]")
         count, grid, patch = pixel_values.shape[0], side // sizes.patch_size, sizes.patch_size
         # 1. patches, row-major, each flattened as the convolution's kernel is
-        pixels = pixel_values.to(self.dtype).view(count, 3, grid, patch, grid, patch)
+        pixels = pixel_values.to(device=self._positions.device, dtype=self.dtype).view(
+            count, 3, grid, patch, grid, patch
+        )
         patches = pixels.permute(0, 2, 4, 1, 3, 5).reshape(count, grid * grid, -1)
         x = self._patch.linear(patches) + self._positions
         # 2. transformer

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from hybrid.adapters.registry import Adapter
+from hybrid.encoders.inputs import EncoderInput
 from hybrid.frontend.detokenizer import Decodes
 from hybrid.frontend.generation import Generation, Update
-from hybrid.frontend.prompt import Pixels, Prompt
+from hybrid.frontend.prompt import Prompt
 from hybrid.grammar.backend import Masks
 from hybrid.grammar.grammars import Grammars, Verdict
 from hybrid.models.image_positions import ImagePositions
@@ -43,7 +44,7 @@ class Runner(Protocol):
         self,
         request_id: str,
         params: SamplingParams,
-        images: Mapping[str, Pixels] | None = None,
+        images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
         image_positions: ImagePositions | None = None,
@@ -143,7 +144,7 @@ class Engine:
         try:
             self._hold(request_id, adapter)
             self._runner.add_request(
-                request_id, params, prompt.pixels, self._eos_token_ids, seed, prompt.image_positions
+                request_id, params, prompt.encoder_inputs, self._eos_token_ids, seed, prompt.image_positions
             )
             try:
                 self.scheduler.add(new)

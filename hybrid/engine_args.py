@@ -161,11 +161,12 @@ class EngineArgs:
             else min(DEFAULT_MAX_NUM_SEQS, self.max_num_batched_tokens)
         )
 
-    def scheduler_config(self, max_image_tokens: int) -> SchedulerConfig:
-        """max_image_tokens: of one image, 0 for a model without a vision tower. Raises ValueError."""
+    def scheduler_config(self, max_image_tokens: int, unsplit_images: bool = False) -> SchedulerConfig:
+        """max_image_tokens: of one image, 0 for a model without a vision tower. unsplit_images: the model computes each
+        as one chunk, whatever the arguments say. Raises ValueError."""
         return SchedulerConfig(
             max_num_batched_tokens=self.max_num_batched_tokens,
             scheduling_policy=self.scheduling_policy,
             max_image_tokens=max_image_tokens,
-            **self.scheduler,
+            **{**self.scheduler, **({"disable_chunked_mm_input": True} if unsplit_images else {})},
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hybrid.encoders.families import family
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
 from hybrid.grammar.compiler import GrammarCompiler
@@ -53,7 +54,9 @@ def set_up(args: EngineArgs) -> Setup:
     model, spec = loaded.model, loaded.decoder.spec
     targets = lora_targets(model.lora_targets(), args.lora_target_modules) if args.uses_lora else {}
     adapters = build_store(args, targets) if args.uses_lora else None
-    scheduler_config = args.scheduler_config(spec.encoder.max_tokens_per_image if spec.encoder is not None else 0)
+    scheduler_config = args.scheduler_config(
+        spec.encoder.max_tokens_per_image if spec.encoder is not None else 0, loaded.decoder.bidirectional_images
+    )
     sizes = pool_sizes(
         args,
         scheduler_config,
@@ -77,15 +80,18 @@ def set_up(args: EngineArgs) -> Setup:
     )
     if args.num_threads is not None:
         torch.set_num_threads(args.num_threads)
-    vision = model.vision
+    images = None
+    if model.vision is not None:
+        images = family(loaded.config["model_type"]).image_processor(loaded.config, checkpoint, model.vision)
     processor = Processor(
         tokenizer,
         vocab_size=loaded.decoder.vocab_size,
         max_model_len=sizes.max_model_len,
         eos_token_ids=eos_token_ids,
-        image_token_id=model.image_token_id,
-        image_size=vision.image_size if vision is not None else None,
-        num_image_tokens=vision.num_image_tokens if vision is not None else None,
+        images=images,
+        no_images="the model takes no images"
+        if model.vision is None
+        else f"{checkpoint} says nowhere how images are to be prepared (it has no preprocessor_config.json)",
     )
     return Setup(engine, processor, sizes, generation_defaults)
 

@@ -70,10 +70,15 @@ class Snapshots:
 @dataclass(frozen=True, slots=True)
 class ImageTokens:
     """Tokens of the batch that take an image embedding instead of their token embedding. Further levels of it, side by
-    side, are added behind the first layers of a decoder that has them (`blueprint.decoder.Decoder.deepstack`)."""
+    side, are added behind the first layers of a decoder that has them (`blueprint.decoder.Decoder.deepstack`).
+
+    groups: whole images whose tokens also see each other's later ones, in every layer; a window limits what they see
+    before them. Batch row, first flat token and end of each. None: attention is causal everywhere.
+    """
 
     indices: torch.Tensor  # [n] int64 into the flat batch
     embeddings: torch.Tensor  # [n, hidden_size * (1 + levels)]
+    groups: Ints | None = None  # [images, 3], host
 
 
 class DeferredStates:

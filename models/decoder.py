@@ -79,6 +79,8 @@ class Decoder:
     def __init__(self, model: Model, weights: Weights) -> None:
         design = model.decoder
         self._design = design
+        self.image_token_id = None if model.vision is None else model.vision.image_token_id
+        self.bidirectional_images = model.vision is not None and model.vision.bidirectional
         self.spec = model.spec(str(weights.dtype).removeprefix("torch."))
         self._ops = select_ops(weights.device)
         self.dtype = weights.dtype

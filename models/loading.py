@@ -5,6 +5,7 @@ files are never opened.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,13 @@ GGUF = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was read: its configuration, tensor names and shapes were checked. `tensors` reads on demand."""
+    """What was read: its configuration, tensor names and shapes were checked. `tensors` reads on demand.
+
+    config: the `config.json` of a folder, for what is built from it beside the decoder.
+    """
 
     model: Model
+    config: Mapping[str, Any]
     tensors: TensorFiles
 
     @property
@@ -48,11 +53,12 @@ def open_checkpoint(checkpoint: str | Path) -> Checkpoint:
         model, file, config = _read_gguf(path)
         tensors = LlamaTensors(file, config)
     else:
-        model = read_config(path)
+        config = _config(path)
+        model = _blueprint(path / "config.json", config)
         tensors = SafetensorsFiles(path, model.prefixes)
     model = _with_own_head(model, tensors).as_stored(tensors.shapes)
     tensors.check(model.tensors(), model.ignored)
-    return Checkpoint(model, tensors)
+    return Checkpoint(model, config, tensors)
 
 
 def read_config(checkpoint: str | Path) -> Model:
@@ -60,11 +66,14 @@ def read_config(checkpoint: str | Path) -> Model:
     folder = Path(checkpoint)
     if folder.suffix == GGUF:
         return _read_gguf(folder)[0]
-    path = folder / "config.json"
-    config = read_json(path)
+    return _blueprint(folder / "config.json", _config(folder))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / "config.json")
     if config is None:
         raise ValueError(f"{folder} holds no config.json")
-    return _blueprint(path, config)
+    return config
 
 
 def _read_gguf(path: Path) -> tuple[Model, GGUFFile, dict[str, Any]]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybrid.adapters.store import AdapterStore
+from hybrid.encoders.inputs import EncoderInput
 from hybrid.engine import Engine
-from hybrid.frontend.prompt import Pixels, Prompt
+from hybrid.frontend.prompt import Prompt
 from hybrid.grammar.backend import Masks
 from hybrid.models.image_positions import ImagePositions
 from hybrid.pools.sizing import Kinds, PoolSizes
@@ -60,7 +61,7 @@ class ScriptedRunner:
         self,
         request_id: str,
         params: SamplingParams,
-        images: Mapping[str, Pixels] | None = None,
+        images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
         image_positions: ImagePositions | None = None,

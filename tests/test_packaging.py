@@ -76,11 +76,12 @@ def test_triton_is_asked_for_only_where_it_is_built() -> None:
     assert not marker.evaluate({"sys_platform": "darwin", "platform_machine": "x86_64"})
 
 
-def test_every_file_of_a_bundled_checkpoint_is_package_data() -> None:
-    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["hybrid.models"]
+@pytest.mark.parametrize("package", ["models", "adapters"])
+def test_every_file_of_a_bundled_checkpoint_is_package_data(package: str) -> None:
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"][f"hybrid.{package}"]
     assert {"checkpoints/**/*.json", "checkpoints/**/*.safetensors"} <= set(patterns)
 
-    folder = ROOT / "models" / "checkpoints"
+    folder = ROOT / package / "checkpoints"
     files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     # A checkpoint has a folder of its own; a setuptools `**` also matches no folder at all.
     names = ["checkpoints/any/" + path.name for path in files if path.suffix not in {".py", ".md"}]

@@ -77,12 +77,17 @@ class Split:
         self.spec = question.spec()
         self.args = question.engine_args()
         self.lora_bytes_per_unit = question.lora_bytes_per_unit()
+        vision = question.model.vision
+        unsplit_images = vision is not None and vision.bidirectional
         self.need = Need(
-            question.total_tokens, (question.image_tokens,) * question.images, question.rank if question.adapters else 0
+            question.total_tokens,
+            (question.image_tokens,) * question.images,
+            question.rank if question.adapters else 0,
+            unsplit_images,
         )
         self.kinds = Kinds.of(self.spec)
         self.shared_prefix = question.shared_prefix
-        self._config = self.args.scheduler_config(question.image_tokens)
+        self._config = self.args.scheduler_config(question.image_tokens, unsplit_images)
         self._positions = question.model.decoder.max_positions
         # What the engine makes of these arguments for one request says the rest: lookahead, window, LoRA units.
         self.shape = self.engine_sizes(replace(self.args, memory=None), HOST_ROOM)

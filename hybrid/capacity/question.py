@@ -87,8 +87,8 @@ class Question:
 
     @property
     def image_tokens(self) -> int:
-        """Of one image, whatever its size: it is laid on a square; 0 for a model without images."""
-        return self.model.vision.num_image_tokens if self.model.vision is not None else 0
+        """Of the largest image; 0 for a model without images."""
+        return self.model.vision.tokens.most if self.model.vision is not None else 0
 
     @property
     def total_tokens(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from .planning import Plan, plan
 from .question import Question
+from .tokens import parse_tokens
 
 AXES = ("context", "output", "shared_prefix", "adapters", "images")
 
@@ -26,14 +27,6 @@ class Point:
     @property
     def concurrency(self) -> int:
         return self.plan.concurrency if self.plan is not None else 0
-
-
-def parse_tokens(name: str, value: str) -> int:
-    """ "8k" is 8,192. Raises ValueError."""
-    match = re.fullmatch(r"([0-9]{1,9})(k?)", value.strip().lower())
-    if match is None:
-        raise ValueError(f"{name} must be a number of tokens such as 512 or 8k, got {value!r}")
-    return int(match[1]) * (1024 if match[2] else 1)
 
 
 def parse_sweep(text: str) -> tuple[str, tuple[int, ...]]:

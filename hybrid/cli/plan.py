@@ -45,7 +45,7 @@ def plan(
     from hybrid.capacity.hardware import find_hardware
     from hybrid.capacity.model_file import open_model, quant_method
     from hybrid.capacity.question import Question
-    from hybrid.capacity.sweep import parse_tokens
+    from hybrid.capacity.tokens import parse_tokens
     from hybrid.memory_size import parse_memory
 
     try:

@@ -8,17 +8,17 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hybrid.encoders.images import ImageSource, load_image, mm_hash
-from hybrid.encoders.preprocess import preprocess
+from hybrid.encoders.images import ImageSource, load_image
+from hybrid.encoders.inputs import ImageProcessor, ProcessedImage
+from hybrid.models.image_positions import ImagePositions
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import TokenIds
 from hybrid.scheduler.request import ImageInput
 
 from .image_reference import resolve_image
 from .messages import Conversation
-from .prompt import Pixels, Prompt
+from .prompt import Prompt
 from .tokenizer import Tokenizer
 
 _KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "cache_salt")
@@ -31,7 +31,7 @@ class PromptTooLongError(ValueError):
 class Processor:
     """Makes prompts for one model. Nothing changes after construction.
 
-    image_token_id, image_size [pixels] and num_image_tokens [per image] are None for a model without a vision tower.
+    images: None where the model takes none, and no_images says why.
     """
 
     def __init__(
@@ -41,17 +41,20 @@ class Processor:
         vocab_size: int,
         max_model_len: int,
         eos_token_ids: Sequence[int] = (),
-        image_token_id: int | None = None,
-        image_size: int | None = None,
-        num_image_tokens: int | None = None,
+        images: ImageProcessor | None = None,
+        no_images: str = "the model takes no images",
     ) -> None:
+        """Raises ValueError for a tokenizer that cannot write a placeholder."""
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._eos_token_ids = np.array(sorted(eos_token_ids), dtype=np.int32)
-        self._image_token_id = image_token_id
-        self._image_size = image_size
-        self._num_image_tokens = num_image_tokens
+        self._images = images
+        self._no_images = no_images
+        if images is not None and tokenizer is not None:
+            for token_id in (images.placeholder_id, images.image_token_id):
+                if not tokenizer.token(token_id):
+                    raise ValueError(f"the tokenizer has no token {token_id}, which stands for an image")
 
     def process(self, prompt: object, add_special_tokens: bool = True) -> Prompt:
         """prompt: text, token ids, or a mapping with "prompt" or "prompt_token_ids" and perhaps "multi_modal_data"
@@ -61,7 +64,7 @@ class Processor:
             return self._from_mapping(prompt, add_special_tokens)
         if isinstance(prompt, str):
             return self._from_text(prompt, (), "", add_special_tokens=add_special_tokens)
-        return self._finish(None, self._token_ids(prompt), (), "", ())
+        return self._from_token_ids(self._token_ids(prompt), (), "")
 
     def process_chat(
         self,
@@ -113,7 +116,7 @@ class Processor:
         if (text is None) == (token_ids is None):
             raise ValueError("a prompt needs one of 'prompt' and 'prompt_token_ids'")
         if token_ids is not None:
-            return self._finish(None, self._token_ids(token_ids), images, salt, ())
+            return self._from_token_ids(self._token_ids(token_ids), images, salt)
         if not isinstance(text, str):
             raise ValueError(f"'prompt' must be a string, got {type(text).__name__}")
         return self._from_text(text, images, salt, add_special_tokens=add_special_tokens)
@@ -130,6 +133,7 @@ class Processor:
         """`ends`: characters at which a message ends; only asked for once the prompt is known to fit."""
         if not text:
             raise ValueError("the prompt is empty")
+        self._refuse_images(len(images))
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -141,9 +145,43 @@ class Processor:
                 f"the prompt has {len(text):,} characters, more than the {most:,} that fit into max_model_len "
                 f"{self._max_model_len}"
             )
-        encoded = tokenizer.encode(text, add_special_tokens)
-        hints = (hint for end in ends if (hint := encoded.position_of(end)) is not None)
-        return self._finish(text, encoded.token_ids, images, cache_salt, hints)
+        pieces, processed, mark = [text], [], ""
+        if self._images is not None:
+            mark = tokenizer.token(self._images.placeholder_id)
+            pieces = text.split(mark)
+            processed = self._process(images, len(pieces) - 1)
+        texts = ["".join(p if isinstance(p, str) else tokenizer.token(p) for p in image.parts) for image in processed]
+        encoded = tokenizer.encode(
+            pieces[0] + "".join(replacement + piece for replacement, piece in zip(texts, pieces[1:])),
+            add_special_tokens,
+        )
+        # where placeholders end in `text`, and how much longer what replaces them makes it from there on
+        places = np.cumsum([len(piece) + len(mark) for piece in pieces[:-1]], dtype=np.int64)
+        longer = np.cumsum([0, *(len(replacement) - len(mark) for replacement in texts)])
+        moved = (end + int(longer[np.searchsorted(places, end, side="right")]) for end in ends)
+        hints = (hint for end in moved if (hint := encoded.position_of(end)) is not None)
+        return self._finish(text, encoded.token_ids, processed, cache_salt, hints)
+
+    def _from_token_ids(self, token_ids: TokenIds, images: Sequence[ImageSource], cache_salt: str) -> Prompt:
+        self._refuse_images(len(images))
+        processed: list[ProcessedImage] = []
+        if self._images is not None:
+            places = np.flatnonzero(token_ids == self._images.placeholder_id)
+            processed = self._process(images, len(places))
+            first, *others = np.split(token_ids, places)  # others begin with a placeholder
+            parts = [part for image, piece in zip(processed, others) for part in (self._ids(image), piece[1:])]
+            token_ids = np.concatenate([first, *parts])
+        return self._finish(None, token_ids, processed, cache_salt, ())
+
+    def _ids(self, image: ProcessedImage) -> TokenIds:
+        """What replaces the picture's placeholder in token ids."""
+        parts = (
+            self._require_tokenizer("text around an image").encode(part, False).token_ids
+            if isinstance(part, str)
+            else [part]
+            for part in image.parts
+        )
+        return np.concatenate([np.array(part, dtype=np.int32) for part in parts])
 
     def _require_tokenizer(self, what: str) -> Tokenizer:
         if self.tokenizer is None:
@@ -168,71 +206,75 @@ class Processor:
         self,
         text: str | None,
         token_ids: TokenIds,
-        sources: Sequence[ImageSource],
+        images: Sequence[ProcessedImage],
         cache_salt: str,
         hints: Iterable[int],
     ) -> Prompt:
-        """`hints` are positions in `token_ids`, where a placeholder is still one token."""
+        """`token_ids` have the image token once for every run of it; `hints` are positions in them."""
         if len(token_ids) == 0:
             raise ValueError("the prompt is empty")
         if int(token_ids.max()) >= self.vocab_size:  # a tokenizer may know more tokens than the model
             raise ValueError(f"token id {int(token_ids.max())} is not below the vocabulary size {self.vocab_size}")
-        places = self._placeholders(token_ids, len(sources))
-        length = len(token_ids) + len(places) * ((self._num_image_tokens or 1) - 1)
+        inputs = [entry for image in images for entry in image.inputs]
+        runs = [run for entry in inputs for run in entry.runs]
+        repeats = np.ones(len(token_ids), dtype=np.int64)
+        places = np.zeros(0, dtype=np.int64)
+        if self._images is not None:
+            places = np.flatnonzero(token_ids == self._images.image_token_id)
+            if len(places) != len(runs):
+                name = self._name(self._images.image_token_id)
+                raise ValueError(
+                    f"the prompt holds {name} {_times(len(places))} where its images make it {_times(len(runs))}"
+                )
+            repeats[places] = runs
+        starts = np.concatenate([[0], np.cumsum(repeats)])  # of every token, and the end
+        length = int(starts[-1])
         if length >= self._max_model_len:
             raise PromptTooLongError(
                 f"the prompt has {length} tokens, more than the {self._max_model_len - 1} that max_model_len "
                 f"{self._max_model_len} leaves room for"
             )
+        placed = []
+        for entry in inputs:
+            first, last = places[0], places[len(entry.runs) - 1]
+            placed.append(ImageInput(entry.mm_hash, int(starts[first]), int(starts[last + 1] - starts[first])))
+            places = places[len(entry.runs) :]
+        grids = [entry.grid for entry in inputs if entry.grid is not None]
+        assert len(grids) in (0, len(inputs)), "positions follow all images or none"
         hints = sorted({*hints, *self._message_ends(token_ids)})
-        if not sources:
-            return Prompt(text, token_ids, resume_hints=_inside(hints, length), cache_salt=cache_salt)
-        assert self._num_image_tokens is not None
-        arrays = [self._pixels(source, index, len(sources)) for index, source in enumerate(sources)]
-        hashes = [mm_hash(array) for array in arrays]
-        repeats = np.ones(len(token_ids), dtype=np.int64)
-        repeats[places] = self._num_image_tokens
-        starts = np.concatenate([[0], np.cumsum(repeats)])  # of every token, and the end
         return Prompt(
             text=text,
             token_ids=np.repeat(token_ids, repeats),
-            images=tuple(
-                ImageInput(name, int(starts[place]), self._num_image_tokens) for name, place in zip(hashes, places)
-            ),
-            pixels=dict(zip(hashes, arrays)),
+            images=tuple(placed),
+            encoder_inputs={entry.mm_hash: entry for entry in inputs},
             resume_hints=_inside([int(starts[hint]) for hint in hints], length),
             cache_salt=cache_salt,
+            image_positions=ImagePositions.of([image.offset for image in placed], grids) if grids else None,
         )
 
     def _refuse_images(self, num_images: int) -> None:
-        if num_images and self._image_size is None:
-            raise ValueError(f"the model takes no images, and the prompt brings {num_images}")
+        if num_images and self._images is None:
+            raise ValueError(f"{self._no_images}, and the prompt brings {num_images}")
 
-    def _placeholders(self, token_ids: TokenIds, num_images: int) -> NDArray[np.int64]:
-        """Positions of the image tokens, as many as images."""
-        self._refuse_images(num_images)
-        if self._image_token_id is None or self._image_size is None:
-            return np.zeros(0, dtype=np.int64)
-        places = np.flatnonzero(token_ids == self._image_token_id)
-        if len(places) == num_images:
-            return places
-        name = f"token {self._image_token_id}"
-        if self.tokenizer is not None:
-            name = repr(self.tokenizer.decode((self._image_token_id,)))
-        if len(places) == 0:
-            raise ValueError(
-                f"the prompt brings {_count(num_images, 'image')} but no placeholder; write {name} where each belongs"
-            )
-        raise ValueError(
-            f"the prompt has {_count(len(places), 'image placeholder')} ({name}) and {_count(num_images, 'image')}"
-        )
+    def _process(self, sources: Sequence[ImageSource], num_placeholders: int) -> list[ProcessedImage]:
+        """The pictures, as many as placeholders. Raises ValueError."""
+        assert self._images is not None
+        if num_placeholders != len(sources):
+            name, count = self._name(self._images.placeholder_id), _count(len(sources), "image")
+            if num_placeholders == 0:
+                raise ValueError(f"the prompt brings {count} but no placeholder; write {name} where each belongs")
+            raise ValueError(f"the prompt has {_count(num_placeholders, 'image placeholder')} ({name}) and {count}")
+        processed = []
+        for index, source in enumerate(sources):
+            try:
+                processed.append(self._images(load_image(resolve_image(source))))
+            except ValueError as error:
+                several = len(sources) > 1
+                raise ValueError(f"image {index + 1} of {len(sources)}: {error}" if several else str(error)) from None
+        return processed
 
-    def _pixels(self, source: ImageSource, index: int, count: int) -> Pixels:
-        assert self._image_size is not None
-        try:
-            return preprocess(load_image(resolve_image(source)), self._image_size)
-        except ValueError as error:
-            raise ValueError(f"image {index + 1} of {count}: {error}" if count > 1 else str(error)) from None
+    def _name(self, token_id: int) -> str:
+        return f"token {token_id}" if self.tokenizer is None else repr(self.tokenizer.token(token_id))
 
     def _message_ends(self, token_ids: TokenIds) -> list[int]:
         """Positions after every end-of-text token, and after the line break that follows it."""
@@ -292,6 +334,10 @@ def _brief(data: object) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number or 'no'} {noun}s"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _inside(hints: Sequence[int], length: int) -> tuple[int, ...]:

@@ -3,28 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from hybrid.encoders.inputs import EncoderInput
 from hybrid.models.image_positions import ImagePositions
 from hybrid.scheduler.plan import TokenIds
 from hybrid.scheduler.request import ImageInput
-
-Pixels = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """Tokens with every image placeholder expanded, and the images in them.
 
-    `text` is None where token ids were given. `pixels`: mm_hash -> pixel values [3, S, S]; equal pictures share one.
+    `text` is None where token ids were given. `encoder_inputs`: by mm_hash; equal pictures share one.
     `resume_hints` are token positions at which a later prompt is likely to branch off, ascending.
     """
 
     text: str | None
     token_ids: TokenIds  # [num_prompt_tokens]
     images: tuple[ImageInput, ...] = ()
-    pixels: Mapping[str, Pixels] = field(default_factory=dict)
+    encoder_inputs: Mapping[str, EncoderInput] = field(default_factory=dict)
     resume_hints: tuple[int, ...] = ()
     cache_salt: str = ""
     image_positions: ImagePositions | None = None  # where ropes know three positions per token and there are images

@@ -10,7 +10,7 @@ import torch
 
 from hybrid.models.context import BlockTables, DeferredStates, ForwardContext, ImageTokens, Snapshots
 from hybrid.pools.sizing import PoolSizes
-from hybrid.scheduler.plan import Ints, StepPlan
+from hybrid.scheduler.plan import Bools, Ints, StepPlan
 
 from .caches import Caches
 from .lora_cache import LoraCache
@@ -53,8 +53,10 @@ def build_batch(
     sizes: PoolSizes,
     device: torch.device,
     lora: LoraCache | None = None,
+    image_token_id: int | None = None,
+    bidirectional_images: bool = False,
 ) -> Batch:
-    """Pure: reads the mirror after the plan's deltas were applied."""
+    """Pure: reads the mirror after the plan's deltas were applied. The last two are the model's."""
     # 1. order: decode rows first, otherwise as planned
     longer = plan.num_scheduled_tokens > 1
     order = np.argsort(longer, kind="stable")
@@ -78,6 +80,7 @@ def build_batch(
         assert ((blocks >= 0) & (blocks < num_blocks)).all(), "a block id outside the pool"
         return BlockTables(table[rows, :width], blocks * size + offset, size)
 
+    images = _images(plan, rows, computed, starts, caches, token_ids == image_token_id, bidirectional_images)
     drafted = _drafted(plan, order) if caches.has_state else None
     context = ForwardContext(
         token_ids=torch.from_numpy(token_ids).to(device),
@@ -89,7 +92,7 @@ def build_batch(
         full=tables(mirror.full_table, sizes.num_full_blocks) if caches.has_full else None,
         window=tables(mirror.window_table, sizes.num_window_blocks) if caches.has_window else None,
         snapshots=_snapshots(plan, rows, computed, scheduled),
-        images=_images(plan, rows, computed, starts, caches, device),
+        images=images,
         image_positions=_image_positions(mirror, rows, computed, starts, owner, positions, device),
         caches=caches.layers,
         deferred=None if drafted is None else drafted.states,
@@ -165,8 +168,15 @@ def _image_positions(
 
 
 def _images(
-    plan: StepPlan, rows: Ints, computed: Ints, starts: Ints, caches: Caches, device: torch.device
+    plan: StepPlan,
+    rows: Ints,
+    computed: Ints,
+    starts: Ints,
+    caches: Caches,
+    is_image: Bools,
+    bidirectional: bool,
 ) -> ImageTokens | None:
+    """is_image [num_tokens]: of an image's span, which tokens take an embedding; between its runs there is text."""
     if not plan.image_spans:
         return None
     assert caches.encoder is not None, "the plan brings image embeddings to a model that sees none"
@@ -177,4 +187,8 @@ def _images(
     assert ((first >= starts[index]) & (last <= starts[index + 1])).all(), "an image outside its row's chunk"
     tokens = np.concatenate([start + np.arange(len(span.slots)) for start, span in zip(first, spans)])
     slots = np.concatenate([span.slots for span in spans])
-    return ImageTokens(torch.from_numpy(tokens).to(device), caches.encoder[torch.from_numpy(slots).to(device)])
+    tokens, slots = tokens[is_image[tokens]], slots[is_image[tokens]]
+    device = caches.encoder.device
+    embeddings = caches.encoder[torch.from_numpy(slots).to(device)]
+    groups = np.stack((index, first, last), axis=1) if bidirectional else None
+    return ImageTokens(torch.from_numpy(tokens).to(device), embeddings, groups)

@@ -3,16 +3,18 @@
 Models and encoders do not know each other; here they are put together.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from hybrid.encoders.vit import VisionTower
+from hybrid.encoders.families import family
+from hybrid.encoders.inputs import Encoder
 from hybrid.models.blueprint.model import Model
 from hybrid.models.decoder import Decoder
 from hybrid.models.loading import open_checkpoint
-from hybrid.models.native_tensors import VISION_PREFIX
 from hybrid.models.weights import Weights
 
 
@@ -22,7 +24,8 @@ class LoadedModel:
 
     model: Model
     decoder: Decoder
-    encoder: VisionTower | None
+    encoder: Encoder | None
+    config: Mapping[str, Any]  # the whole `config.json`
 
 
 def load(path: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> LoadedModel:
@@ -39,10 +42,10 @@ def load(path: str | Path, dtype: torch.dtype | None = None, device: torch.devic
         decoder = Decoder(checkpoint.model, weights)
         encoder = None
         if checkpoint.model.vision is not None:
-            encoder = VisionTower(checkpoint.model.vision, lambda name: weights(VISION_PREFIX + name))
+            encoder = family(checkpoint.config["model_type"]).encoder(checkpoint.config, weights)
     finally:
         checkpoint.tensors.close()
-    return LoadedModel(checkpoint.model, decoder, encoder)
+    return LoadedModel(checkpoint.model, decoder, encoder, checkpoint.config)
 
 
 def _fast_bfloat16() -> bool:

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from hybrid.encoders.inputs import Encoder, EncoderInput
 from hybrid.grammar.backend import Masks
 from hybrid.models.context import ForwardContext
 from hybrid.models.image_positions import ImagePositions
@@ -29,7 +29,6 @@ from .row_mirror import RowMirror
 from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
 from .sampling_columns import TokenBias, token_bias
 
-Pixels = NDArray[np.float32]
 IMAGES_PER_CALL = 16  # bounds the encoder's activations
 
 
@@ -38,6 +37,8 @@ class Decoder(Protocol):
 
     spec: ModelSpec
     dtype: torch.dtype
+    image_token_id: int | None  # in whose place embeddings go
+    bidirectional_images: bool  # tokens of an image see its later ones
 
     @property
     def max_positions(self) -> int: ...
@@ -53,12 +54,6 @@ class Decoder(Protocol):
     def compute_logits(self, hidden: torch.Tensor, lora: LoraBatch | None = None) -> torch.Tensor: ...
 
 
-class Encoder(Protocol):
-    """Pixel values [n, 3, S, S] -> embeddings [n, num_image_tokens, hidden_size]."""
-
-    def __call__(self, pixel_values: torch.Tensor) -> torch.Tensor: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RunnerOutput:
     """What one plan gave. logprobs[j] belongs to sampling row j: one entry per new token, None where not asked for."""
@@ -70,7 +65,7 @@ class RunnerOutput:
 @dataclass(frozen=True, slots=True)
 class _Request:
     params: SamplingParams
-    images: Mapping[str, Pixels]
+    images: Mapping[str, EncoderInput]
     bias: TokenBias
     seed: int
     image_positions: ImagePositions | None
@@ -113,13 +108,13 @@ class ModelRunner:
         self,
         request_id: str,
         params: SamplingParams,
-        images: Mapping[str, Pixels] | None = None,
+        images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
         image_positions: ImagePositions | None = None,
     ) -> None:
-        """Mutates: from now on plans may name this request. images: mm_hash -> pixel values [3, S, S]; image_positions:
-        of their tokens, for a model whose ropes know three positions.
+        """Mutates: from now on plans may name this request. images: by mm_hash; image_positions: of their tokens, for a
+        model whose ropes know three positions.
 
         Raises ValueError for a request id in use, images that nothing encodes, or token ids beyond the vocabulary.
         """
@@ -162,7 +157,16 @@ class ModelRunner:
         # 4. decoder with snapshots
         if len(plan.rows) == 0:
             return self._output(plan, Sampled(np.zeros(0, dtype=np.int32), ()), np.zeros(0, dtype=np.int64), None)
-        batch = build_batch(plan, mirror, self.caches, self.sizes, self.device, self.lora)
+        batch = build_batch(
+            plan,
+            mirror,
+            self.caches,
+            self.sizes,
+            self.device,
+            self.lora,
+            self._model.image_token_id,
+            self._model.bidirectional_images,
+        )
         hidden = self._model.forward(batch.context)
         # 5. sampling
         sampled = Sampled(np.zeros(0, dtype=np.int32), ())
@@ -182,8 +186,7 @@ class ModelRunner:
         assert self._encoder is not None and self.caches.encoder is not None, "the plan encodes images for no encoder"
         for begin in range(0, len(plan.encode), IMAGES_PER_CALL):
             images = plan.encode[begin : begin + IMAGES_PER_CALL]
-            pixels = np.stack([self._requests[image.request_id].images[image.mm_hash] for image in images])
-            embeddings = self._encoder(torch.from_numpy(pixels).to(self.device))
+            embeddings = self._encoder([self._requests[image.request_id].images[image.mm_hash] for image in images])
             for image, tokens in zip(images, embeddings):
                 assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
                 slots = torch.tensor(image.slots, device=self.device)

@@ -6,11 +6,11 @@ from math import prod
 
 from hybrid.pools.specs import LORA_RANK_UNIT, EncoderSpec, ModelSpec, dtype_bytes
 
-from ..native_config import NativeVisionConfig
 from .decoder import Decoder, Part
 from .experts import MoE
 from .parts import CacheDtypes, Shapes
 from .recurrent import GatedDeltaNet
+from .vision import Vision
 from .zamba2 import SharedHybrid
 
 # How names in a checkpoint may begin, and how the blueprint's do instead; the first that fits a name counts.
@@ -24,15 +24,13 @@ class Model:
     decoder: Decoder
     dtype: str  # of the checkpoint's weights, as torch spells it
     eos_token_ids: tuple[int, ...]
-    vision: NativeVisionConfig | None = None
-    vision_tensors: Shapes | None = None
-    image_token_id: int | None = None
+    vision: Vision | None = None
     ignored: tuple[str, ...] = ()  # regular expressions: tensors that a checkpoint may hold and the engine does not use
     prefixes: Prefixes = ()
 
     def tensors(self) -> Shapes:
         """Name -> shape of everything that the checkpoint must hold."""
-        return self.decoder.tensors() | (self.vision_tensors or {})
+        return self.decoder.tensors() | (self.vision.tensors if self.vision is not None else {})
 
     def lora_targets(self) -> Shapes:
         """Canonical module name -> [out, in] of everything that a LoRA adapter may change.
@@ -83,9 +81,7 @@ class Model:
         dtype_bytes(dtype)
         return ModelSpec(
             layers=self.decoder.layer_specs(CacheDtypes(dtype, state_dtype)),
-            encoder=None
-            if self.vision is None
-            else EncoderSpec(self.decoder.image_embedding_size, self.vision.num_image_tokens, dtype),
+            encoder=None if self.vision is None else EncoderSpec(self.vision.width, self.vision.tokens.most, dtype),
         )
 
 

@@ -1,7 +1,7 @@
 """Model families: one file each, from the keys of a `config.json` to a blueprint. No torch in here.
 
 A family's file has one public function, `model(config)`; what several share is in `shared`. Checkpoints that see images
-are served as the text decoders that they hold.
+are the text decoders that they hold, and what `vision` says of their images.
 """
 
 from collections.abc import Mapping

@@ -8,6 +8,7 @@ from ..blueprint.model import Model
 from ..blueprint.parts import MLP, Attention, Norm
 from ..blueprint.recurrent import Mamba2
 from ..blueprint.rope import read_rope
+from ..blueprint.vision import FixedTokens, Vision
 from ..native_config import NativeConfig, NativeLayer
 from ..native_tensors import vision_shapes
 
@@ -58,7 +59,12 @@ def model(config: ConfigReader) -> Model:
         ),
         dtype=native.torch_dtype,
         eos_token_ids=(native.eos_token_id,),
-        vision=vision,
-        vision_tensors=None if vision is None else vision_shapes(vision, hidden),
-        image_token_id=None if vision is None else native.image_token_id,
+        vision=None
+        if vision is None
+        else Vision(
+            tensors=vision_shapes(vision, hidden),
+            image_token_id=native.image_token_id,
+            tokens=FixedTokens(vision.num_image_tokens),
+            width=hidden,
+        ),
     )

@@ -124,6 +124,7 @@ class TorchAttention:
                 int(seq_lens[row]),
                 sliding_window,
                 cache.kv,
+                _groups(context, row),
             )
             for row in range(decodes, context.num_rows)
         ]
@@ -230,6 +231,15 @@ def _parts(blocks: Ints, num_kv_heads: int) -> Ints:
     return parts.reshape(-1)
 
 
+def _groups(context: ForwardContext, row: int) -> Ints:
+    """First flat token and end [n, 2] of the row's images whose tokens see each other."""
+    if context.images is None or context.images.groups is None:
+        return np.zeros((0, 2), dtype=np.int64)
+    groups = context.images.groups
+    found: Ints = groups[groups[:, 0] == row, 1:]
+    return found
+
+
 def _decode_groups(
     first: Ints, ends: Ints, table: Ints, cache: AttentionCache, workspace: Workspace
 ) -> tuple[Decodes, ...]:
@@ -286,25 +296,32 @@ def _plan_chunk(
     seq_len: int,
     sliding_window: int | None,
     like: torch.Tensor,
+    groups: Ints,
 ) -> _Chunk:
-    """A chunk's tokens num_computed .. seq_len - 1, flat tokens from `begin` on."""
+    """A chunk's tokens num_computed .. seq_len - 1, flat tokens from `begin` on. groups [n, 2]: first flat token and
+    end of those that see each other, all of them in this chunk."""
     _, _, num_kv_heads, block_size, _ = like.shape
     window = seq_len if sliding_window is None else sliding_window
     first = max(0, num_computed - window + 1)
     first_block = first // block_size
     blocks = table[first_block : (seq_len - 1) // block_size + 1].astype(np.int64)
     pieces = []
+    offset = begin - num_computed
     for start in range(num_computed, seq_len, QUERIES_PER_PIECE):
         end = min(start + QUERIES_PER_PIECE, seq_len)
+        together = [(low, high) for low, high in (groups - offset).tolist() if low < end and start < high]
         first_key = max(0, start - window + 1)
+        end_key = max(end, *(high for _, high in together), end)
         bias = None
-        if first_key < start or end - start > window:
+        if first_key < start or end - start > window or together:
             query = torch.arange(start, end, device=like.device)[:, None]
-            key = torch.arange(first_key, end, device=like.device)
-            visible = (key <= query) & (key > query - window)
+            key = torch.arange(first_key, end_key, device=like.device)
+            visible = key <= query
+            for low, high in together:
+                visible |= (query >= low) & (query < high) & (key >= low) & (key < high)
+            visible &= key > query - window
             bias = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
             bias.masked_fill_(~visible, float("-inf"))
-        offset = begin - num_computed
-        pieces.append(_Piece(start + offset, end + offset, first_key - first, end - first, bias))
+        pieces.append(_Piece(start + offset, end + offset, first_key - first, end_key - first, bias))
     parts = torch.from_numpy(_parts(blocks[None], num_kv_heads)).to(like.device)
     return _Chunk(parts, first - first_block * block_size, tuple(pieces))

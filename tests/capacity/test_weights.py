@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from hybrid.capacity.model_file import num_parameters, open_model, weight_bytes
 from hybrid.models.families.shared.vision_language import TOWERS
+from hybrid.models.families.vision import TYPES
 from tests.models.families.oracle import CORRECTIONS, all_cases, exporter
 
 from .questions import BY_NAME
@@ -21,11 +22,12 @@ LARGE = ("Jamba-v0.1", "Nemotron-H-8B-Base-8K", "granite-4.0-h-tiny", "Falcon-H1
 
 
 def counted(config: PreTrainedConfig) -> tuple[int, int]:
-    """Elements and bytes in bfloat16 of transformers' model without what sees images."""
+    """Elements and bytes in bfloat16 of transformers' model; without what sees images where images are refused."""
     auto: Any = AutoModelForImageTextToText if "vision_config" in config.sub_configs else AutoModelForCausalLM
     with torch.device("meta"):
         model = auto.from_config(config, dtype=torch.bfloat16)
-    kept = [tensor for name, tensor in model.named_parameters() if not re.search(rf"(^|\.)({TOWERS})\.", name)]
+    unused = "$^" if config.model_type in TYPES else rf"(^|\.)({TOWERS})\."
+    kept = [tensor for name, tensor in model.named_parameters() if not re.search(unused, name)]
     kept += [tensor for name, tensor in model.named_buffers() if name.endswith(CORRECTIONS)]
     return sum(tensor.numel() for tensor in kept), sum(2 * tensor.numel() for tensor in kept)
 

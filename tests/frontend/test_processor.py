@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from hybrid.checkpoints import find_checkpoint
+from hybrid.encoders.families.hybrid_native import NativeImageProcessor
 from hybrid.frontend.messages import read_conversation
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
@@ -30,9 +31,7 @@ def make(tokenizer: Tokenizer | None, max_model_len: int = 200, vision: bool = T
         vocab_size=869,
         max_model_len=max_model_len,
         eos_token_ids=(EOS,),
-        image_token_id=IMAGE if vision else None,
-        image_size=64 if vision else None,
-        num_image_tokens=PER_IMAGE if vision else None,
+        images=NativeImageProcessor(IMAGE, PER_IMAGE, 64) if vision else None,
     )
 
 
@@ -69,7 +68,7 @@ def test_every_placeholder_becomes_the_tokens_of_its_image(processor: Processor)
     assert ids.count(IMAGE) == 2 * PER_IMAGE and len(ids) == 2 * PER_IMAGE + 2
     assert [(image.offset, image.num_tokens) for image in prompt.images] == [(1, PER_IMAGE), (2 + PER_IMAGE, PER_IMAGE)]
     assert prompt.images[0].mm_hash != prompt.images[1].mm_hash
-    assert {array.shape for array in prompt.pixels.values()} == {(3, 64, 64)}
+    assert {entry.arrays["pixel_values"].shape for entry in prompt.encoder_inputs.values()} == {(3, 64, 64)}
 
 
 def test_equal_pictures_share_their_pixels_however_they_come(processor: Processor, tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_equal_pictures_share_their_pixels_however_they_come(processor: Processo
     url = "data:image/png;base64," + base64.b64encode(png(image)).decode()
     sources: list[Any] = [image, str(path), path, path.as_uri(), png(image), np.asarray(image), url]
     prompt = processor.process({"prompt": "<|image|>" * len(sources), "multi_modal_data": {"image": sources}})
-    assert len(prompt.pixels) == 1
+    assert len(prompt.encoder_inputs) == 1
     assert len({image.mm_hash for image in prompt.images}) == 1
 
 

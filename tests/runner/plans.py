@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybrid.encoders.inputs import Encoder, EncoderInput
 from hybrid.models.context import AttentionCache
 from hybrid.models.decoder import Decoder
 from hybrid.models.families import read_model
@@ -18,7 +19,7 @@ from hybrid.models.native_config import NativeConfig
 from hybrid.models.reference import NativeReference
 from hybrid.models.weights import Weights
 from hybrid.pools.sizing import PoolSizes
-from hybrid.runner.model_runner import Encoder, ModelRunner, RunnerOutput
+from hybrid.runner.model_runner import ModelRunner, RunnerOutput
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import BlockDelta, EncodeImage, ImageSpan, NewRow, Snapshot, StepPlan
 
@@ -194,7 +195,10 @@ class PlanDriver:
         image_positions: ImagePositions | None = None,
     ) -> None:
         """images: position of the first placeholder -> (mm_hash, pixel values, number of tokens)."""
-        pixels = {mm_hash: values for mm_hash, values, _ in (images or {}).values()}
+        pixels = {
+            mm_hash: EncoderInput(mm_hash, {"pixel_values": values}, (count,))
+            for mm_hash, values, count in (images or {}).values()
+        }
         self.runner.add_request(request_id, params, pixels, (1,), seed, image_positions)
         request = DrivenRequest(request_id, self._rows.pop(), self.free_slot(), list(prompt), len(prompt))
         for position, (mm_hash, _, count) in (images or {}).items():

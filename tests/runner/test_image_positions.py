@@ -30,6 +30,7 @@ def driver_of(oracle: TextOracle, seed: int) -> PlanDriver:
     loaded = load(oracle.folder, torch.float32)
     spec = EncoderSpec(loaded.model.decoder.image_embedding_size, max_tokens_per_image=40)
     loaded.decoder.spec = replace(loaded.decoder.spec, encoder=spec)
+    loaded.decoder.image_token_id = oracle.image_token_id
     return PlanDriver(loaded.decoder, runner_sizes(encoder_tokens=500), seed=seed)
 
 

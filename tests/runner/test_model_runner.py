@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from hybrid.encoders.families.hybrid_native import NativeEncoder
+from hybrid.encoders.inputs import EncoderInput
 from hybrid.encoders.vit import VisionTower
 from hybrid.models.context import StateCache
 from hybrid.models.native_tensors import VISION_PREFIX
@@ -43,10 +45,10 @@ def picture(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.random.default_rng(seed).uniform(-1, 1, (3, 16, 16)).astype(np.float32)
 
 
-def tower(reference: NativeReference) -> VisionTower:
+def tower(reference: NativeReference) -> NativeEncoder:
     assert reference.config.vision_config is not None
     tensors = reference.state_dict()
-    return VisionTower(reference.config.vision_config, lambda name: tensors[VISION_PREFIX + name])
+    return NativeEncoder(VisionTower(reference.config.vision_config, lambda name: tensors[VISION_PREFIX + name]))
 
 
 @pytest.mark.parametrize("mixers", ["mFs", "F"])
@@ -210,7 +212,9 @@ def test_what_the_runner_refuses() -> None:
     with pytest.raises(ValueError, match="'r' exists already"):
         runner.add_request("r", SamplingParams())
     with pytest.raises(ValueError, match="'s' brings images, but the model takes none"):
-        runner.add_request("s", SamplingParams(), {"h": picture(0)})
+        runner.add_request(
+            "s", SamplingParams(), {"h": EncoderInput("h", {"pixel_values": picture(0)}, (IMAGE_TOKENS,))}
+        )
     runner.remove_request("r")
     runner.remove_request("never was")
     runner.add_request("r", SamplingParams())

@@ -1,4 +1,5 @@
-"""Vision-language checkpoints, read as their text decoder: what sees images is left aside, and images are refused.
+"""Vision-language checkpoints: their text decoder, and what sees images where `families.vision` knows it. Where not,
+images are refused.
 
 The decoder is a family of its own under `text_config` (Qwen2.5-VL's first files: at the root); what images change in it
 is added here: three positions per token (mrope), levels of embeddings (DeepStack).
@@ -13,6 +14,7 @@ from ...blueprint.decoder import Decoder, Part
 from ...blueprint.model import Model
 from ...blueprint.parts import Attention
 from ...blueprint.rope import mrope_axes
+from ..vision import read_vision
 
 # model_type -> the decoder's, where `text_config` does not name it.
 TEXT_TYPES = {
@@ -54,6 +56,10 @@ OUTER = ("tie_word_embeddings", "eos_token_id", "quantization_config")
 COMMON = ("dtype", "torch_dtype")
 
 PREFIXES = (
+    ("model.vision_tower.vision_model.", "vision_tower."),
+    ("model.vision_tower.", "vision_tower."),
+    ("vision_tower.vision_model.", "vision_tower."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("language_model.model.", "model."),
@@ -62,8 +68,12 @@ PREFIXES = (
 TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|connector|embed_vision|audio_tower|embed_audio"
 
 
+# Old files hold numbers that count positions.
+COUNTED = r"vision_tower\.embeddings\.position_ids"
+
+
 def model(config: ConfigReader, read_model: Callable[[Mapping[str, Any], str], Model]) -> Model:
-    """The blueprint of the text decoder, whose tensors are found under the names that these checkpoints have.
+    """The blueprint of the whole, whose tensors are found under the names that these checkpoints have.
 
     read_model: of a whole configuration, and what errors call it.
     """
@@ -76,8 +86,10 @@ def model(config: ConfigReader, read_model: Callable[[Mapping[str, Any], str], M
     if model_type in DEEPSTACK:
         levels = config.reader("vision_config").entries("deepstack_visual_indexes", default=list(DEEPSTACK[model_type]))
         decoder = replace(decoder, deepstack=len(levels))
-    ignored = (*text.ignored, rf"(model\.)?({TOWERS})\..*")
-    return replace(text, decoder=decoder, prefixes=PREFIXES, ignored=ignored)
+    text = replace(text, decoder=decoder)
+    vision = read_vision(config, text)
+    ignored = rf"(model\.)?({TOWERS})\..*" if vision is None else COUNTED
+    return replace(text, vision=vision, prefixes=PREFIXES, ignored=(*text.ignored, ignored))
 
 
 def _with_mrope(decoder: Decoder, text: ConfigReader, sections: tuple[int, int, int], in_turns: bool) -> Decoder:

@@ -22,7 +22,7 @@ Layout = list[int | tuple[int, int]]  # tokens of text, (rows, columns) of an im
 
 @dataclass(frozen=True, slots=True)
 class ImagePrompt:
-    """Token ids (of image tokens: any), offsets and grids of the images, embeddings of their tokens."""
+    """Token ids, offsets and grids of the images, embeddings of their tokens."""
 
     token_ids: list[int]
     offsets: list[int]
@@ -61,6 +61,7 @@ class TextOracle(Oracle):
         self.levels = len(vision.deepstack_visual_indexes) if case.startswith("qwen3_vl") else 0
         self.hidden_size = int(text.hidden_size)
         self.merge = int(vision.spatial_merge_size)
+        self.image_token_id = int(self.model.config.image_token_id)
 
     def prompt(self, layout: Layout, seed: int) -> ImagePrompt:
         """layout: images must have text between them, as transformers would take them for one."""
@@ -73,7 +74,11 @@ class TextOracle(Oracle):
             length += item[0] * item[1] if isinstance(item, tuple) else item
         count = sum(rows * columns for rows, columns in grids)
         noise = torch.from_numpy(rng.standard_normal((count, self.hidden_size * (1 + self.levels))))
-        return ImagePrompt(rng.integers(2, self.vocab_size, length).tolist(), offsets, grids, noise.float())
+        ids = rng.integers(self.image_token_id + 1, self.vocab_size, length)
+        prompt = ImagePrompt(ids.tolist(), offsets, grids, noise.float())
+        for token in prompt.image_tokens:
+            prompt.token_ids[token] = self.image_token_id
+        return prompt
 
     @torch.no_grad()
     def image_logits(self, prompt: ImagePrompt, generated: Sequence[int] = ()) -> torch.Tensor:

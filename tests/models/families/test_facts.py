@@ -30,6 +30,7 @@ class Facts:
     window: tuple[int, int, int, int] = (0, 0, 0, 0)  # layers, kv heads, head size, window
     states: int = 0  # layers with a recurrent state
     state: tuple[int, int] = (0, 0)
+    image: tuple[int, int] | None = None  # embeddings, and elements of each; None: served without images
 
     def full_bytes_per_token(self, element: int = BF16) -> int:
         layers, heads, size = self.full
@@ -95,9 +96,9 @@ FACTS = {
     "Qwen3.5-35B-A3B": Facts(full=(10, 2, 256), states=30, state=delta_net(16, 128, 32, 128, 4)),
     # sliding windows beside full attention; Mistral slides everywhere
     "Mistral-7B-v0.1": Facts(window=(32, 8, 128, 4096)),
-    "gemma-3-4b-it": Facts(full=(5, 4, 256), window=(29, 4, 256, 1024)),
-    "gemma-3-12b-it": Facts(full=(8, 8, 256), window=(40, 8, 256, 1024)),
-    "gemma-3-27b-it": Facts(full=(10, 16, 128), window=(52, 16, 128, 1024)),
+    "gemma-3-4b-it": Facts(full=(5, 4, 256), window=(29, 4, 256, 1024), image=(256, 2560)),
+    "gemma-3-12b-it": Facts(full=(8, 8, 256), window=(40, 8, 256, 1024), image=(256, 3840)),
+    "gemma-3-27b-it": Facts(full=(10, 16, 128), window=(52, 16, 128, 1024), image=(256, 5376)),
     "gemma-4-26B-A4B": Facts(full=(5, 2, 512), window=(25, 8, 256, 1024)),
     "gpt-oss-20b": Facts(full=(12, 8, 64), window=(12, 8, 64, 128)),
     "gpt-oss-120b": Facts(full=(18, 8, 64), window=(18, 8, 64, 128)),
@@ -131,7 +132,8 @@ def test_bytes(name: str, dtype: str, state_dtype: str) -> None:
     assert spec.window_bytes_per_token == facts.window_bytes_per_token(kv)
     assert spec.sliding_window == facts.window[3]
     assert spec.state_bytes_per_slot == facts.state_bytes(kv, ssm)
-    assert spec.encoder is None  # these decoders are served without images
+    image = None if spec.encoder is None else (spec.encoder.max_tokens_per_image, spec.encoder.hidden_size)
+    assert image == facts.image
 
 
 @pytest.mark.parametrize("name", FACTS)

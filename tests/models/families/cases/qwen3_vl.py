@@ -7,6 +7,7 @@ from . import llama
 
 CASES = {
     "tied": Qwen3VLConfig(
+        image_token_id=3,
         text_config={
             **llama.SMALL,
             "rope_parameters": {

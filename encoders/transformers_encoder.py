@@ -1,0 +1,86 @@
+"""TransformersEncoder: vision tower and projector as transformers computes them, with tensors that we read.
+
+Only the decoder is left out; glue between tower and decoder is transformers' own `get_image_features`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from .inputs import EncoderInput
+
+DECODERS = ("language_model", "text_model")  # what transformers' whole models call their text decoder
+
+
+class TransformersEncoder:
+    """See `inputs.Encoder`. Inputs of equal shapes are computed together."""
+
+    def __init__(self, config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> None:
+        """config: the whole `config.json`. get: a tensor by the name that transformers' model gives its parameter; each
+        is asked for once and kept. Raises ValueError for a configuration that transformers refuses."""
+        self.model = _build(config, get)
+        first = next(self.model.parameters())
+        self._device, self._dtype = first.device, first.dtype
+
+    def __call__(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
+        """See `inputs.Encoder`."""
+        order = sorted(range(len(inputs)), key=lambda index: _shapes(inputs[index]))
+        embeddings: dict[int, torch.Tensor] = {}
+        for _, group in groupby(order, key=lambda index: _shapes(inputs[index])):
+            indices = list(group)
+            embeddings |= zip(indices, self._encode([inputs[index] for index in indices]))
+        return [embeddings[index] for index in range(len(inputs))]
+
+    def _encode(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
+        """Arrays of inputs lie one after the other in those of the batch."""
+        batch = {
+            name: self._tensor(np.concatenate([entry.arrays[name] for entry in inputs])) for name in inputs[0].arrays
+        }
+        compute: Any = self.model.get_image_features
+        features = compute(**batch, return_dict=True).pooler_output
+        return list(features)
+
+    def _tensor(self, values: Any) -> torch.Tensor:
+        tensor = torch.from_numpy(values).to(self._device)
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+
+def _build(config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> nn.Module:
+    """transformers' model without its decoder."""
+    from transformers import CONFIG_MAPPING, AutoModel
+    from transformers.initialization import no_init_weights
+
+    auto: Any = AutoModel
+    try:
+        parsed = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+        with torch.device("meta"), no_init_weights():
+            model = auto.from_config(parsed)
+    except Exception as error:  # whatever a configuration makes transformers raise
+        what = " ".join(str(error).split())[:200]
+        raise ValueError(f"transformers cannot build the vision tower: {what}") from None
+    for name in DECODERS:
+        if hasattr(model, name):
+            setattr(model, name, None)
+    # 1. parameters are those of the checkpoint; transformers' initialisation passes by what is marked so
+    device = torch.device("cpu")
+    for name, _ in list(model.named_parameters()):
+        owner, _, last = name.rpartition(".")
+        tensor = nn.Parameter(get(name), requires_grad=False)
+        tensor._is_hf_initialized = True  # type: ignore[attr-defined]
+        device = tensor.device
+        setattr(model.get_submodule(owner), last, tensor)
+    # 2. buffers are computed: no checkpoint holds them
+    for name, buffer in list(model.named_buffers()):
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, torch.empty_like(buffer, device=device))
+    model.initialize_weights()
+    built: nn.Module = model.eval()
+    return built
+
+
+def _shapes(entry: EncoderInput) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, values.shape) for name, values in entry.arrays.items())

@@ -1,0 +1,83 @@
+"""Towers: vision transformers that families share, as tensors with shapes. Source: transformers' `modeling_siglip.py`
+and `modeling_clip.py`."""
+
+from dataclasses import dataclass
+
+from .config_reader import ConfigReader
+from .parts import Shapes, linear
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """A tower that reads square pictures of one size. class_tokens: features that come before those of the patches."""
+
+    tensors: Shapes
+    hidden_size: int
+    num_hidden_layers: int
+    patches_per_side: int
+    class_tokens: int
+
+    @property
+    def num_features(self) -> int:
+        return self.patches_per_side**2 + self.class_tokens
+
+
+def read_tower(config: ConfigReader, default: str, allowed: tuple[str, ...], name: str = "vision_tower") -> Tower:
+    """The tower that a `vision_config` describes. default: the model_type where it has none. name: of its module."""
+    model_type = config.one_of("model_type", allowed, default)
+    return _TOWERS[model_type](config, name)
+
+
+def siglip(config: ConfigReader, name: str) -> Tower:
+    """SigLIP: patches only, and a pooling head that no decoder reads."""
+    return _vit(config, name, patch_size=16, class_token=False, head=config.flag("vision_use_head", True))
+
+
+def clip(config: ConfigReader, name: str) -> Tower:
+    """CLIP: a class token before the patches."""
+    return _vit(config, name, patch_size=32, class_token=True, head=False)
+
+
+def _vit(config: ConfigReader, name: str, patch_size: int, class_token: bool, head: bool) -> Tower:
+    """patch_size: where the configuration has none."""
+    size, inner = config.integer("hidden_size", 768), config.integer("intermediate_size", 3072)
+    layers = config.count("num_hidden_layers", 12)
+    config.multiple("hidden_size", size, "num_attention_heads", config.integer("num_attention_heads", 12))
+    config.refuse("num_channels", (3,), "pictures have three")
+    side, patch = config.integer("image_size", 224), config.integer("patch_size", patch_size)
+    per_side = side // patch
+    if per_side < 1:
+        raise config.error("image_size", side, f"at least patch_size ({patch})")
+    shapes: Shapes = {
+        "embeddings.patch_embedding.weight": (size, 3, patch, patch),
+        "embeddings.position_embedding.weight": (per_side**2 + class_token, size),
+    }
+    if class_token:
+        shapes["embeddings.class_embedding"] = (size,)
+        shapes |= _norm("pre_layrnorm", size)
+    else:
+        shapes["embeddings.patch_embedding.bias"] = (size,)
+    for index in range(layers):
+        at = f"encoder.layers.{index}"
+        for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            shapes |= linear(f"{at}.self_attn.{projection}", size, size, bias=True)
+        shapes |= _norm(f"{at}.layer_norm1", size) | _norm(f"{at}.layer_norm2", size) | _mlp(f"{at}.mlp", size, inner)
+    shapes |= _norm("post_layernorm", size)
+    if head:
+        shapes |= {"head.probe": (1, 1, size), "head.attention.in_proj_weight": (3 * size, size)}
+        shapes |= {"head.attention.in_proj_bias": (3 * size,)}
+        shapes |= linear("head.attention.out_proj", size, size, bias=True)
+        shapes |= _norm("head.layernorm", size) | _mlp("head.mlp", size, inner)
+    named = {f"{name}.{tensor}": shape for tensor, shape in shapes.items()}
+    return Tower(named, size, layers, per_side, int(class_token))
+
+
+def _norm(name: str, size: int) -> Shapes:
+    return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
+
+
+def _mlp(name: str, size: int, inner: int) -> Shapes:
+    return linear(f"{name}.fc1", inner, size, bias=True) | linear(f"{name}.fc2", size, inner, bias=True)
+
+
+_TOWERS = {"siglip_vision_model": siglip, "clip_vision_model": clip}

@@ -1,0 +1,48 @@
+"""Vision: what sees images, as frozen data: tensors of tower and projector, and how many embeddings a picture becomes.
+
+No computation is known here: encoders have it.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .parts import Shapes
+
+
+class ImageTokens(Protocol):
+    """How many embeddings a picture becomes."""
+
+    @property
+    def most(self) -> int:
+        """Of the largest entry of the encoder pool that any picture makes."""
+        ...
+
+    def __call__(self, width: int, height: int) -> int:
+        """Of a picture of so many pixels, all its entries together."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTokens:
+    """Every picture becomes as many."""
+
+    most: int
+
+    def __call__(self, width: int, height: int) -> int:
+        del width, height
+        return self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Vision:
+    """tensors: under the names that transformers' modules give their parameters. width: elements of an embedding.
+
+    bidirectional: tokens of an image also see its later ones, in layers of every kind; a window limits what they see
+    before them.
+    """
+
+    tensors: Shapes
+    image_token_id: int  # in whose place embeddings go
+    tokens: ImageTokens
+    width: int
+    bidirectional: bool = False
