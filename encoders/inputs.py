@@ -54,7 +54,9 @@ class ImageTokens(Protocol):
         """Of any picture; of each, where all become as many."""
         ...
 
-    def __call__(self, width: int, height: int) -> int: ...
+    def __call__(self, width: int, height: int) -> int:
+        """Raises ValueError for a picture that the model cannot be shown."""
+        ...
 
 
 class VisionFacts(Protocol):

@@ -86,6 +86,7 @@ class Split:
             unsplit_images,
         )
         self.kinds = Kinds.of(self.spec)
+        self._memory_bytes = question.budget()
         self.shared_prefix = question.shared_prefix
         self._config = self.args.scheduler_config(question.image_tokens, unsplit_images)
         self._positions = question.model.decoder.max_positions
@@ -101,7 +102,7 @@ class Split:
 
     def sizes(self, num_seqs: int, chunk: int) -> PoolSizes:
         """The smallest pools for `num_seqs` requests with so many tokens of prefill in flight beside their windows."""
-        images = default_encoder_tokens(self.spec, num_seqs)
+        images = default_encoder_tokens(self.spec, num_seqs, self._memory_bytes)
         return sizes_for(num_seqs, self.need, self.shape, self.kinds, chunk, images, self.shared_prefix)
 
     def bytes(self, num_seqs: int, chunk: int | None = None) -> MemoryBytes:

@@ -81,7 +81,9 @@ class Model:
         dtype_bytes(dtype)
         return ModelSpec(
             layers=self.decoder.layer_specs(CacheDtypes(dtype, state_dtype)),
-            encoder=None if self.vision is None else EncoderSpec(self.vision.width, self.vision.tokens.most, dtype),
+            encoder=None
+            if self.vision is None
+            else EncoderSpec(self.vision.width, self.vision.tokens.most, dtype, self.vision.tokens.least),
         )
 
 

@@ -60,6 +60,7 @@ PREFIXES = (
     ("model.vision_tower.", "vision_tower."),
     ("vision_tower.vision_model.", "vision_tower."),
     ("model.multi_modal_projector.", "multi_modal_projector."),
+    ("model.visual.", "visual."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("language_model.model.", "model."),
@@ -72,10 +73,12 @@ TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|connector|embed
 COUNTED = r"vision_tower\.embeddings\.position_ids"
 
 
-def model(config: ConfigReader, read_model: Callable[[Mapping[str, Any], str], Model]) -> Model:
+def model(
+    config: ConfigReader, preprocessor: ConfigReader | None, read_model: Callable[[Mapping[str, Any], str], Model]
+) -> Model:
     """The blueprint of the whole, whose tensors are found under the names that these checkpoints have.
 
-    read_model: of a whole configuration, and what errors call it.
+    preprocessor: of pictures. read_model: of a whole configuration, and what errors call it.
     """
     model_type = config.one_of("model_type", tuple(TEXT_TYPES))
     text_config, where = _text_config(config, model_type), "config.text_config" if "text_config" in config else "config"
@@ -84,10 +87,11 @@ def model(config: ConfigReader, read_model: Callable[[Mapping[str, Any], str], M
     if model_type in MROPE:
         decoder = _with_mrope(decoder, ConfigReader(text_config, where), *MROPE[model_type])
     if model_type in DEEPSTACK:
-        levels = config.reader("vision_config").entries("deepstack_visual_indexes", default=list(DEEPSTACK[model_type]))
+        vision_config = config.reader("vision_config")
+        levels = vision_config.entries("deepstack_visual_indexes", default=list(DEEPSTACK[model_type]))
         decoder = replace(decoder, deepstack=len(levels))
     text = replace(text, decoder=decoder)
-    vision = read_vision(config, text)
+    vision = read_vision(config, preprocessor, text)
     ignored = rf"(model\.)?({TOWERS})\..*" if vision is None else COUNTED
     return replace(text, vision=vision, prefixes=PREFIXES, ignored=(*text.ignored, ignored))
 
