@@ -14,8 +14,10 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 
+from . import files
 from .config import AdapterConfig, read_config
 from .naming import DOWN, GATE, STACKED_DOWN, STACKED_UP, UP, ExpertTargets, ModuleNames, Shape
+from .patterns import check_speed
 from .weights import AdapterWeights, LoraMatrices
 
 WEIGHTS = "adapter_model.safetensors"
@@ -26,8 +28,6 @@ _PREFIX = "base_model.model."
 _BASE_LAYER = ".base_layer"
 _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?(?P<which>[AB])(?P<rest>(\.[^.]+)*)")
 _EXPERT = re.compile(r"(?P<experts>.+)\.(?P<index>\d+)\.(?P<projection>[^.]+)")
-
-Stamp = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change: what shows that a file was replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,18 @@ class AdapterCheckpoint:
     rank: int
     pieces: Mapping[str, tuple[Piece, ...]]  # by target
     targets: Mapping[str, Shape]
-    stamp: Stamp
+    stamp: files.Stamp
 
     def read(self) -> AdapterWeights:
         """The matrices, scaled. Raises ValueError for values that are no numbers, or a file that has changed."""
         path = self.folder / WEIGHTS
         try:
-            data = path.read_bytes()
-            stamp = _stamp(path)
+            unchanged = files.stamp(path) == self.stamp  # before, too: it may be a pipe by now
+            data = path.read_bytes() if unchanged else b""
+            unchanged = unchanged and files.stamp(path) == self.stamp and len(data) == self.stamp[1]
         except OSError as error:
-            raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-        if stamp != self.stamp or len(data) != self.stamp[1]:
+            raise ValueError(f"{path} cannot be read: {error.strerror or 'it is not there'}") from None
+        if not unchanged:
             raise ValueError(f"{path} has changed since the adapter was loaded; load it again")
         try:
             tensors = safetensors.torch.load(data)
@@ -102,12 +103,14 @@ class AdapterCheckpoint:
 
 def open_adapter(folder: str | Path, names: ModuleNames, max_rank: int) -> AdapterCheckpoint:
     """Read the configuration and the tensors' names and shapes. Raises ValueError: one sentence for what is wrong."""
-    folder = Path(folder)
+    folder = files.folder(folder)
     config = read_config(folder)
     path = folder / WEIGHTS
     shapes, stamp = _headers(path)
     try:
-        pieces = _resolve(_pairs(shapes, names), shapes, config, names)
+        pairs = _pairs(shapes, names)
+        check_speed(config.expressions(), [spelled for module in pairs for spelled in _spellings(module)])
+        pieces = _resolve(pairs, shapes, config, names)
         rank = max(map(_rank, pieces.values()))
         if rank > max_rank:
             fused = "" if rank <= config.rank else " (where gate and up are one, their ranks add up)"
@@ -121,16 +124,17 @@ def _rank(pieces: Iterable[Piece]) -> int:
     return max(piece.column + piece.rank for piece in pieces)
 
 
-def _stamp(path: Path) -> Stamp:
-    stat = path.stat()
-    return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+def _spellings(module: str) -> list[str]:
+    """The names with which `_resolve` may ask the configuration about a module of the file."""
+    name = module.replace(_BASE_LAYER, "")
+    return [name, *(f"{name}.{last}" for last in ("weight", *STACKED_UP, *STACKED_DOWN))]
 
 
-def _headers(path: Path) -> tuple[dict[str, Shape], Stamp]:
+def _headers(path: Path) -> tuple[dict[str, Shape], files.Stamp]:
     """Name -> shape. Raises ValueError for a file that is missing or wrong, or for values of an unknown kind."""
     try:
-        stamp = _stamp(path)
-    except OSError:
+        stamp = files.stamp(path)
+    except FileNotFoundError:
         if (path.parent / PICKLE).exists():
             raise ValueError(
                 f"{path.parent} holds a pickle ({PICKLE}), which can run code when read; convert it to {WEIGHTS}"

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .files import stamp
+
 Number = TypeVar("Number", int, float)
 
 CONFIG = "adapter_config.json"
 ALL_LINEAR = "all-linear"
 SHOWN = 100  # characters of a value that an error sentence repeats
 MAX_RANK = 1 << 16
+MAX_BYTES = 1 << 22  # of the file
 
 # Say where an adapter comes from, or matter in training only. fan_in_fan_out turns base weights, not matrices of LoRA;
 # what the *_config entries say counts with certain values of init_lora_weights.
@@ -51,8 +54,8 @@ class AdapterConfig:
     rank: int
     alpha: float
     use_rslora: bool = False
-    rank_pattern: Mapping[str, int] | None = None
-    alpha_pattern: Mapping[str, float] | None = None
+    rank_pattern: Mapping[re.Pattern[str], int] | None = None  # compiled: there may be one for every module
+    alpha_pattern: Mapping[re.Pattern[str], float] | None = None
     target_modules: str | frozenset[str] | None = None  # a regular expression, or last parts of names
     target_parameters: tuple[str, ...] = ()
     exclude_modules: str | frozenset[str] | None = None
@@ -71,15 +74,21 @@ class AdapterConfig:
             return False
         if not self.layers_to_transform or isinstance(self.target_modules, str) or name in self.target_modules:
             return True
-        patterns = [rf"(?:^|.*?\.){pattern}" for pattern in self.layers_pattern] or [r".*?\.[^.]*"]
+        patterns = [_layer(pattern) for pattern in self.layers_pattern] or [r".*?\.[^.]*\.(?P<idx>\d+)\."]
         for pattern in patterns:
-            if (match := re.match(rf"{pattern}\.(?P<idx>\d+)\.", name)) is not None:
+            if (match := re.match(pattern, name)) is not None:
                 return int(match["idx"]) in self.layers_to_transform
         return False
 
     def selects_parameter(self, name: str) -> bool:
         """Whether PEFT adapts a parameter, such as stacked experts, by its own name."""
         return any(name == target or name.endswith(f".{target}") for target in self.target_parameters)
+
+    def expressions(self) -> list[str]:
+        """Every regular expression that the other methods match, as they match it."""
+        whole = [one for one in (self.target_modules, self.exclude_modules) if isinstance(one, str)]
+        ends = [one.pattern for patterns in (self.rank_pattern, self.alpha_pattern) for one in patterns or ()]
+        return [*whole, *ends, *map(_layer, self.layers_pattern)]
 
     def rank_of(self, name: str) -> int:
         return _by_pattern(self.rank_pattern, name, self.rank)
@@ -93,12 +102,14 @@ class AdapterConfig:
 def read_config(folder: Path) -> AdapterConfig:
     """Raises ValueError: one sentence for what is wrong or not supported, with key and value."""
     path = folder / CONFIG
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder with an adapter")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        _, size, _ = stamp(path)
+        if size > MAX_BYTES:
+            raise ValueError(f"{path} has {size:,} bytes, more than {MAX_BYTES:,}")
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no {CONFIG}") from None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -125,6 +136,7 @@ def _read(data: Mapping[str, Any]) -> AdapterConfig:
     rank = _positive("r", data.get("r", 8))
     layers = data.get("layers_to_transform")
     patterns = data.get("layers_pattern")
+    patterns = (patterns,) if isinstance(patterns, str) and patterns else _strings("layers_pattern", patterns)
     return AdapterConfig(
         rank=rank,
         alpha=_number("lora_alpha", data.get("lora_alpha", 8)),
@@ -135,7 +147,7 @@ def _read(data: Mapping[str, Any]) -> AdapterConfig:
         target_parameters=_strings("target_parameters", data.get("target_parameters")),
         exclude_modules=_names_or_pattern(data, "exclude_modules"),
         layers_to_transform=None if layers is None else _integers("layers_to_transform", layers),
-        layers_pattern=(patterns,) if isinstance(patterns, str) and patterns else _strings("layers_pattern", patterns),
+        layers_pattern=tuple(_expression("layers_pattern", pattern) for pattern in patterns),
     )
 
 
@@ -145,10 +157,15 @@ def _matches(names: str | frozenset[str], name: str) -> bool:
     return name in names or any(name.endswith(f".{end}") for end in names)
 
 
-def _by_pattern(patterns: Mapping[str, Number] | None, name: str, default: Number) -> Number:
-    """The first pattern that fits the end of a name counts."""
+def _layer(pattern: str) -> str:
+    """For names in which a layer's number follows what `pattern` matches."""
+    return rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\."
+
+
+def _by_pattern(patterns: Mapping[re.Pattern[str], Number] | None, name: str, default: Number) -> Number:
+    """The first pattern that fits counts."""
     for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", name):
+        if pattern.match(name):
             return value
     return default
 
@@ -165,13 +182,14 @@ def _names_or_pattern(data: Mapping[str, Any], key: str) -> str | frozenset[str]
     return _expression(key, value)
 
 
-def _patterns(data: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:
+def _patterns(data: Mapping[str, Any], key: str) -> list[tuple[re.Pattern[str], Any]]:
+    """What names end with -> value."""
     value = data.get(key)
     if value is None:
         return []
     if not isinstance(value, dict):
         raise _error(key, value, "an object")
-    return [(_expression(key, pattern), entry) for pattern, entry in value.items()]
+    return [(re.compile(rf"(.*\.)?({_expression(key, pattern)})$"), entry) for pattern, entry in value.items()]
 
 
 def _expression(key: str, value: str) -> str:

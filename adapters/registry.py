@@ -29,12 +29,15 @@ class AdapterRegistry:
         self._loaded: dict[str, Adapter] = {}
         self._next_id = 1
 
-    def load(self, name: str, rank: int) -> Adapter:
-        """Mutates: `name` stands for a fresh generation from now on; requests of an older one keep theirs."""
+    def create(self, name: str, rank: int) -> Adapter:
+        """Mutates: a fresh generation, for which `name` does not stand yet."""
         adapter = Adapter(name, self._next_id, rank)
         self._next_id += 1
-        self._loaded[name] = adapter
         return adapter
+
+    def put(self, adapter: Adapter) -> None:
+        """Mutates: its name stands for it from now on; requests of an older generation keep theirs."""
+        self._loaded[adapter.name] = adapter
 
     def unload(self, name: str) -> Adapter:
         """Mutates. Raises ValueError if no adapter of this name is loaded."""

@@ -20,6 +20,7 @@ from .weights import AdapterWeights
 logger = logging.getLogger(__name__)
 
 READERS = 2  # threads that read files
+MAX_NAME = 256  # characters
 
 
 class AdapterState(Enum):
@@ -44,7 +45,7 @@ class _Generation:
 
     adapter: Adapter
     checkpoint: AdapterCheckpoint
-    named: bool = True
+    named: bool = False
     holds: int = 0
     reading: bool = False
     weights: AdapterWeights | None = None
@@ -78,19 +79,32 @@ class AdapterStore:
         The folder's configuration and its tensors' names and shapes are checked at once: ValueError, and nothing
         changes. Requests of an older generation keep theirs.
         """
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"an adapter needs a name, got {name!r}")
-        try:
-            checkpoint = open_adapter(Path(path).expanduser(), self._names, self.max_lora_rank)
-        except ValueError as error:
-            raise ValueError(f"adapter {name!r}: {error}") from None
+        checkpoint = self._open(name, path)
         with self._changed:
-            if name in self._registry.names():
-                self._forget_name(name)
-            adapter = self._registry.load(name, checkpoint.rank)
-            generation = self._generations[adapter.lora_id] = _Generation(adapter, checkpoint)
-            self._read(generation)
-        return adapter
+            generation = self._add(name, checkpoint)
+            self._give_name(generation)
+        return generation.adapter
+
+    def load_and_wait(self, name: str, path: str | Path, *, replace: bool = True) -> Adapter:
+        """Mutates: as `load`, but blocks, and `name` stands for the new generation only once that was read.
+
+        Raises ValueError, and nothing changes: also for weights that cannot be read and, without `replace`, for a name
+        that is taken.
+        """
+        checkpoint = self._open(name, path)
+        with self._changed:
+            generation = self._add(name, checkpoint)
+            generation.holds += 1  # without a name it would go
+        lora_id = generation.adapter.lora_id
+        try:
+            self.wait(lora_id)
+            with self._changed:
+                if not replace and name in self._registry.names():
+                    raise ValueError(f"adapter {name!r} is loaded already")
+                self._give_name(generation)
+        finally:
+            self.release(lora_id)
+        return generation.adapter
 
     def unload(self, name: str) -> Adapter:
         """Mutates: `name` stands for nothing. Whoever holds the generation keeps it. ValueError: it is not loaded."""
@@ -157,12 +171,34 @@ class AdapterStore:
             raise ValueError(f"the weights of adapter {lora_id} are not there")
         return weights
 
+    def _open(self, name: str, path: str | Path) -> AdapterCheckpoint:
+        if not isinstance(name, str) or not name or not name.isprintable() or len(name) > MAX_NAME:
+            raise ValueError(f"an adapter's name has 1 to {MAX_NAME} characters that can be printed, got {name!r}")
+        try:
+            return open_adapter(path, self._names, self.max_lora_rank)
+        except ValueError as error:
+            raise ValueError(f"adapter {name!r}: {error}") from None
+
     # --- under the lock ------------------------------------------------------------------------------------------
 
     def _find(self, lora_id: int) -> _Generation:
         if lora_id not in self._generations:
             raise ValueError(f"adapter {lora_id} is not loaded")
         return self._generations[lora_id]
+
+    def _add(self, name: str, checkpoint: AdapterCheckpoint) -> _Generation:
+        """Mutates: a new generation, for which no name stands, is being read."""
+        adapter = self._registry.create(name, checkpoint.rank)
+        generation = self._generations[adapter.lora_id] = _Generation(adapter, checkpoint)
+        self._read(generation)
+        return generation
+
+    def _give_name(self, generation: _Generation) -> None:
+        """Mutates: its name stands for it, and no longer for an older one."""
+        generation.named = True
+        if generation.adapter.name in self._registry.names():
+            self._forget_name(generation.adapter.name)
+        self._registry.put(generation.adapter)
 
     def _forget_name(self, name: str) -> Adapter:
         adapter = self._registry.unload(name)

@@ -17,6 +17,7 @@ DEFAULT_MAX_NUM_SEQS = 128
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
 MAX_THREADS = 1024  # many more, and the process dies on the first step
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+SHORT_DTYPES = ("half", "float")  # as vLLM and torch also call float16 and float32
 
 # Choices of SchedulerConfig that the arguments already carry, or that follow from the model.
 _NOT_EXTRA = ("max_num_batched_tokens", "scheduling_policy", "max_image_tokens", "min_image_tokens")
@@ -33,6 +34,8 @@ class EngineArgs:
     max_num_batched_tokens: most tokens per step.
     block_size: tokens per block of the attention pools.
     memory: of all pools together, bytes or a string such as "512MiB"; None: what the device offers.
+    gpu_memory_utilization: of a GPU's memory, the share that weights, pools and activations may take when `memory` is
+        not given, others that use the GPU included; None: all that is free. Chooses nothing on a CPU.
     dtype: of weights, keys and values; "auto": the checkpoint's.
     device: as torch names it; None: "cuda" where there is one, else "cpu".
     num_threads: CPU threads of torch, for the whole process; None leaves them as they are.
@@ -57,6 +60,7 @@ class EngineArgs:
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
     block_size: int = 16
     memory: int | str | None = None
+    gpu_memory_utilization: float | None = None
     dtype: str = "auto"
     device: str | None = None
     num_threads: int | None = None
@@ -108,8 +112,11 @@ class EngineArgs:
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ValueError(f"seed must be an integer, got {self.seed!r}")
-        if self.dtype not in DTYPES:
+        if self.dtype not in (*DTYPES, *SHORT_DTYPES):
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        share = self.gpu_memory_utilization
+        if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
+            raise ValueError(f"gpu_memory_utilization must be more than 0 and at most 1, got {share!r}")
         if self.memory is not None:
             parse_memory(self.memory)
         self._check_lora()

@@ -1,12 +1,14 @@
 """Engine set-up: EngineArgs -> the checkpoint read, pools sized, an engine and a processor that fit together."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from hybrid.capacity.limits import Limits, limits
 from hybrid.encoders.families import family
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
@@ -25,22 +27,30 @@ from hybrid.scheduler.scheduler import Scheduler
 from .checkpoints import find_checkpoint, recommended_sampling
 from .engine import Engine
 from .engine_args import EngineArgs
-from .engine_memory import gpu_pool_memory, pool_sizes
+from .engine_memory import bytes_by_pool, gpu_pool_memory, pool_sizes, usable_gpu_memory
 from .lora import build_store, lora_targets
 from .memory_size import default_cpu_memory, machine_memory, parse_memory
 from .sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`."""
+    """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`; pool_bytes: by the
+    pools' names. limits: what the pools can do for requests of max_model_len. new_engine: another one over the same
+    runner; the two do not run at the same time."""
 
     engine: Engine
+    new_engine: Callable[[], Engine]
+    runner: ModelRunner
     processor: Processor
     sizes: PoolSizes
+    limits: Limits
     generation_defaults: Mapping[str, Any]
+    pool_bytes: Mapping[str, int]
 
 
 def set_up(args: EngineArgs) -> Setup:
@@ -59,6 +69,7 @@ def set_up(args: EngineArgs) -> Setup:
         loaded.decoder.bidirectional_images,
         spec.encoder.min_tokens_per_image if spec.encoder is not None else None,
     )
+    unit_bytes = model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules)
     sizes = pool_sizes(
         args,
         scheduler_config,
@@ -66,20 +77,27 @@ def set_up(args: EngineArgs) -> Setup:
         loaded.decoder.max_positions,
         _memory(args, device),
         _room(device),
-        model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules),
+        unit_bytes,
+        None if device.type == "cpu" else machine_memory(),
     )
-    scheduler = Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching)
+    reached = limits(spec, sizes, scheduler_config, lora_bytes_per_unit=unit_bytes)
+    logger.info("%s", reached)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
-    engine = Engine(
-        scheduler,
-        ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets),
-        tokenizer,
-        eos_token_ids,
-        scheduler_config.max_plans_in_flight,
-        args.enable_prefix_caching,
-        adapters,
-        _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids),
-    )
+    runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets)
+    grammars = _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids)
+
+    def new_engine() -> Engine:
+        return Engine(
+            Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching),
+            runner,
+            tokenizer,
+            eos_token_ids,
+            scheduler_config.max_plans_in_flight,
+            args.enable_prefix_caching,
+            adapters,
+            grammars,
+        )
+
     if args.num_threads is not None:
         torch.set_num_threads(args.num_threads)
     images = None
@@ -95,7 +113,16 @@ def set_up(args: EngineArgs) -> Setup:
         if model.vision is None
         else f"{checkpoint} says nowhere how images are to be prepared (it has no preprocessor_config.json)",
     )
-    return Setup(engine, processor, sizes, generation_defaults)
+    return Setup(
+        engine=new_engine(),
+        new_engine=new_engine,
+        runner=runner,
+        processor=processor,
+        sizes=sizes,
+        limits=reached,
+        generation_defaults=generation_defaults,
+        pool_bytes=bytes_by_pool(sizes, spec, unit_bytes),
+    )
 
 
 def _grammars(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: tuple[int, ...]) -> Grammars | None:
@@ -131,9 +158,9 @@ def _generation_defaults(checkpoint: Path) -> Mapping[str, Any]:
 
 
 def _room(device: torch.device) -> int:
-    """Bytes that there are at all: sizes given by name replace the computed ones whatever the memory."""
+    """Bytes that there are for pools at all: sizes given by name replace the computed ones whatever the memory."""
     if device.type == "cuda":
-        return min(machine_memory(), torch.cuda.get_device_properties(device).total_memory)
+        return torch.cuda.get_device_properties(device).total_memory
     return machine_memory()
 
 
@@ -145,8 +172,8 @@ def _memory(args: EngineArgs, device: torch.device) -> int:
             raise ValueError(f"memory of {args.memory!r} is more than the {machine_memory():,} bytes of this machine")
         return size
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return gpu_pool_memory(free)
+        free, total = torch.cuda.mem_get_info(device)
+        return gpu_pool_memory(usable_gpu_memory(free, total, args.gpu_memory_utilization))
     return default_cpu_memory()
 
 

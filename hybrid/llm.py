@@ -26,6 +26,7 @@ from .engine_setup import default_sampling_params, set_up
 from .lora_request import LoRARequest, one_each
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
+from .vllm_arguments import without_vllm
 
 PROGRESS_AFTER_SECONDS = 1.0  # shorter work shows no bar
 
@@ -51,6 +52,7 @@ class LLM:
         max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS,
         block_size: int = 16,
         memory: int | str | None = None,
+        gpu_memory_utilization: float | None = None,
         dtype: str = "auto",
         device: str | None = None,
         num_threads: int | None = None,
@@ -68,9 +70,9 @@ class LLM:
         lora_units: int | None = None,
         max_cpu_loras: int | None = None,
         lora_target_modules: Sequence[str] | None = None,
-        **scheduler: Any,
+        **others: Any,
     ) -> None:
-        """See EngineArgs for the arguments; `scheduler` are fields of SchedulerConfig.
+        """See EngineArgs for the arguments; `others` are fields of SchedulerConfig, and what `vllm_arguments` takes.
 
         Raises ValueError for a checkpoint that is not right, an argument that can never be, or too little memory.
         """
@@ -83,6 +85,7 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens,
             block_size=block_size,
             memory=memory,
+            gpu_memory_utilization=gpu_memory_utilization,
             dtype=dtype,
             device=device,
             num_threads=num_threads,
@@ -100,12 +103,13 @@ class LLM:
             lora_units=lora_units,
             max_cpu_loras=max_cpu_loras,
             lora_target_modules=lora_target_modules,
-            scheduler=scheduler,
+            scheduler=without_vllm(others),
         )
         setup = set_up(args)
         self.args = args
         self.engine = setup.engine
         self.sizes = setup.sizes
+        self.limits = setup.limits
         self._processor = setup.processor
         self._generation_defaults = setup.generation_defaults
         self._driver = Driver(setup.engine, setup.processor, seed)

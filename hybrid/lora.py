@@ -39,8 +39,6 @@ def build_store(args: "EngineArgs", targets: Mapping[str, Shape]) -> "AdapterSto
     from hybrid.adapters.store import AdapterStore
 
     store = AdapterStore(targets, max_lora_rank=args.max_lora_rank, max_cpu_loras=args.max_cpu_loras)
-    for adapter in [store.load(name, path) for name, path in args.lora_modules.items()]:
-        store.hold(adapter.lora_id)  # else one that was read could go before it is seen
-        store.wait(adapter.lora_id)
-        store.release(adapter.lora_id)
+    for name, path in args.lora_modules.items():
+        store.load_and_wait(name, path)
     return store

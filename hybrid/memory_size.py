@@ -5,6 +5,8 @@ Knows numbers and the operating system; a device is asked by `engine_setup`.
 
 import os
 import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
@@ -32,11 +34,41 @@ def parse_memory(value: int | str) -> int:
 
 
 def machine_memory() -> int:
-    """Bytes of main memory; where the system does not say, as many as the pools get by default take a fraction of."""
+    """Bytes of main memory that this process may use: the machine's, or what its control groups allow; where the system
+    does not say, as many as the pools get by default take a fraction of."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
-        return int(DEFAULT_CPU_BYTES / CPU_FRACTION)
+        there = int(DEFAULT_CPU_BYTES / CPU_FRACTION)
+    return min((there, *cgroup_limits()))
+
+
+def cgroup_limits(root: Path = Path("/")) -> Iterator[int]:
+    """Bytes that the control groups of this process, versions 1 and 2, and those around them allow. A container may
+    see its own group as the root while the process is listed under the path that it has outside.
+
+    Source: the kernel's admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            mount, file = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            mount, file = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        for folder in (group, *group.parents):
+            try:
+                limit = (mount / folder / file).read_text().strip()
+            except OSError:  # not here, or without a limit: the root of version 2 has no such file
+                continue
+            if limit.isdecimal():  # otherwise "max"
+                yield int(limit)
 
 
 def default_cpu_memory() -> int:

@@ -9,6 +9,8 @@ from .ledger import Shortage
 from .specs import LORA_RANK_UNIT, ModelSpec
 from .window import unsplit_window, window_quota
 
+CAPACITIES = ("num_rows", "num_full_blocks", "num_window_blocks", "num_state_slots", "encoder_tokens", "lora_units")
+
 
 @dataclass(frozen=True, slots=True)
 class PoolSizes:
@@ -29,7 +31,7 @@ class PoolSizes:
         for name in ("num_rows", "block_size", "max_model_len"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
-        for name in ("num_full_blocks", "num_window_blocks", "num_state_slots", "encoder_tokens", "lora_units"):
+        for name in CAPACITIES[1:]:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative")
 
@@ -153,18 +155,13 @@ def pool_bytes(sizes: PoolSizes, spec: ModelSpec, lora_bytes_per_unit: int = 0) 
 
 
 USUAL_IMAGE = 1024  # tokens: about a megapixel in models whose images keep their size
-IMAGES_SHARE = 4  # the encoder pool takes a quarter of all memory at most
 
 
-def default_encoder_tokens(spec: ModelSpec, max_num_seqs: int, memory_bytes: int) -> int:
-    """Of the encoder pool where nobody says: the largest image, or a usual one for each of up to 16 requests, 4 at
-    least. Never more than a share of the memory of all pools, unless it takes that to hold the smallest image."""
-    encoder = spec.encoder
-    if encoder is None:
-        return 0
-    most, least = encoder.max_tokens_per_image, encoder.min_tokens_per_image
-    wanted = max(most, min(max(max_num_seqs, 4), 16) * min(most, USUAL_IMAGE))
-    return max(most if least is None else least, min(wanted, memory_bytes // IMAGES_SHARE // encoder.bytes_per_token))
+def default_encoder_tokens(spec: ModelSpec, max_num_seqs: int) -> int:
+    """Of the encoder pool where nobody says: an image for each of up to 16 requests, 4 at least. Images count with at
+    most USUAL_IMAGE tokens, but the largest has room."""
+    most = spec.encoder.max_tokens_per_image if spec.encoder is not None else 0
+    return max(most, min(max(max_num_seqs, 4), 16) * min(most, USUAL_IMAGE))
 
 
 RESUME_POINT_SHARE = 0.25  # of what is left after promises and one request of full length
@@ -195,7 +192,7 @@ def size_pools(
     """
     kinds = Kinds.of(spec)
     lookahead = max(max_plans_in_flight - 1, num_draft_tokens)
-    images = default_encoder_tokens(spec, max_num_seqs, memory_bytes) if encoder_tokens is None else encoder_tokens
+    images = encoder_tokens if encoder_tokens is not None else default_encoder_tokens(spec, max_num_seqs)
     quota = window_quota(spec.sliding_window, block_size, lookahead, max_model_len) if kinds.window else 0
     longest = blocks_for(max_model_len, block_size)
     block_bytes = spec.full_bytes_per_token * block_size
@@ -222,7 +219,11 @@ def size_pools(
     left = memory_bytes - pool_bytes(sizes, spec).total
     if left < 0:
         need = memory_bytes - left
-        raise ValueError(f"memory of {memory_bytes} bytes does not hold one request: bounded pools alone need {need}")
+        why = f"memory of {memory_bytes} bytes does not hold one request: bounded pools alone need {need}"
+        embeddings = pool_bytes(sizes, spec).encoder
+        if embeddings > memory_bytes // 2:
+            why += f", of which {embeddings} are for {images} image tokens (encoder_tokens)"
+        raise ValueError(why)
     point_bytes = spec.state_bytes_per_slot + quota * block_size * spec.window_bytes_per_token
     if point_bytes:
         spare = max(0, left - longest * block_bytes)
@@ -259,14 +260,26 @@ def sizes_for(
     life = life_units(need, sizes, kinds)
     chunk = blocks_for(chunk_tokens, sizes.block_size)
     shared = shared_tokens // sizes.block_size if kinds.full else 0  # the block in which they end is copied
-    kept = blocks_for(shared_tokens, sizes.block_size) if kinds.full else 0
+    beginning = blocks_for(shared_tokens, sizes.block_size)
     points = 1 if shared_tokens else 0
     return replace(
         sizes,
         num_rows=max(1, num_seqs),
-        num_full_blocks=kept + num_seqs * (life.full - shared),
-        num_window_blocks=(num_seqs + points) * life.window + chunk if kinds.window else 0,
+        num_full_blocks=(beginning if kinds.full else 0) + num_seqs * (life.full - shared),
+        num_window_blocks=num_seqs * life.window + min(life.window, beginning) + chunk if kinds.window else 0,
         num_state_slots=(num_seqs + points) * life.state,
         encoder_tokens=max(life.encoder, image_pool_tokens),
         lora_units=max(life.lora, sizes.lora_units),
     )
+
+
+def concurrency(need: Need, sizes: PoolSizes, kinds: Kinds, chunk_tokens: int = 0, shared_tokens: int = 0) -> int:
+    """How many requests of one `need` run at once to their last token in pools of these sizes: the largest number whose
+    `sizes_for` they hold. chunk_tokens, shared_tokens: as there."""
+    low, high = 0, sizes.num_rows + 1
+    while high - low > 1:  # low fits, high does not
+        middle = (low + high) // 2
+        wanted = sizes_for(middle, need, sizes, kinds, chunk_tokens, 0, shared_tokens)
+        fits = all(getattr(wanted, name) <= getattr(sizes, name) for name in CAPACITIES)
+        low, high = (middle, high) if fits else (low, middle)
+    return low

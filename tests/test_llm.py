@@ -383,7 +383,7 @@ def test_ctrl_c_between_steps_leaves_no_request_behind(llm: LLM, monkeypatch: py
         ({"memory": "2MiB", "max_model_len": 2048}, "does not"),
         ({"memory": "900TiB"}, r"memory of '900TiB' is more than the [\d,]+ bytes of this machine"),
         ({"scheduling_policy": "random"}, "scheduling_policy 'random' is not one of"),
-        ({"gpu_memory_utilization": 0.9}, "unknown argument gpu_memory_utilization; there are .*memory"),
+        ({"gpu_memory": 0.9}, "unknown argument gpu_memory; there are .*memory"),
         ({"max_plans_in_flight": 0}, "max_plans_in_flight 0 is less than 1"),
         ({"max_plans_in_flight": "two"}, "max_plans_in_flight must be an integer, got 'two'"),
         ({"seed": "x"}, "seed must be an integer"),

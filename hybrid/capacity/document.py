@@ -11,15 +11,19 @@ def document(made: Plan) -> dict[str, Any]:
     question, spec, sizes = made.question, made.spec, made.sizes
     hardware = question.hardware
     block, embedding = sizes.block_size, spec.encoder.bytes_per_token if spec.encoder is not None else 0
-    return {
+    return made.limits_document() | {
         "model": question.name,
         "request": {
             "context": question.context,
             "output": question.output,
             "images": question.images,
+            "image_size": question.image_size,
+            "image_tokens": question.image_tokens,
             "shared_prefix": question.shared_prefix,
             "total_tokens": question.total_tokens,
         },
+        "traffic": None if question.traffic is None else question.traffic.document(),
+        "expected": None if made.expected is None else asdict(made.expected),
         "hardware": None
         if hardware is None
         else {
@@ -35,13 +39,6 @@ def document(made: Plan) -> dict[str, Any]:
         "weights_bytes": made.weights_bytes,
         "activations_bytes_estimate": made.activations_bytes,
         "memory_bytes": made.memory_bytes,
-        "concurrency": made.concurrency,
-        "binding_pool": made.binding_pool,
-        "sizes": asdict(sizes),
-        "pool_bytes": asdict(made.pools) | {"total": made.pools.total},
-        "bytes_per_token": {"full": spec.full_bytes_per_token, "window": spec.window_bytes_per_token},
-        "request_units": asdict(made.life),
-        "request_bytes": asdict(made.request_bytes) | {"total": made.request_bytes.total},
         "admission_peak_bytes": made.request_bytes.total + made.chunk_bytes,
         "shared_prefix_bytes": made.shared_bytes,
         "adapter_bytes": made.adapter_bytes,
@@ -53,6 +50,7 @@ def document(made: Plan) -> dict[str, Any]:
             "encoder": f"tokens * {embedding}",
             "lora": f"rank_units * {made.pools.lora // sizes.lora_units if sizes.lora_units else 0}",
         },
+        "marginal_requests_per_gib": dict(made.marginal),
         "what_if": list(question.what_if),
         "flags": made.flags(),
     }

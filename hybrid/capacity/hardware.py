@@ -69,10 +69,12 @@ HARDWARE = {
 }  # fmt: skip
 
 
-def find_hardware(name: str, *, bandwidth: float | None = None, flops: float | None = None) -> Hardware:
+def find_hardware(
+    name: str, *, memory_bytes: int | None = None, bandwidth: float | None = None, flops: float | None = None
+) -> Hardware:
     """A device of the table, or "cpu": this machine, whose rates nobody states. Raises ValueError for another name.
 
-    bandwidth, flops: replace the table's; flops for every dtype.
+    memory_bytes, bandwidth, flops: replace the table's; flops for every dtype.
     """
     key = name.lower()
     if key == CPU:
@@ -81,9 +83,11 @@ def find_hardware(name: str, *, bandwidth: float | None = None, flops: float | N
         found = HARDWARE[key]
     else:
         raise ValueError(f"gpu {name!r} is not one of {', '.join((*HARDWARE, CPU))}")
-    for what, value in (("bandwidth", bandwidth), ("flops", flops)):
+    for what, value in (("memory", memory_bytes), ("bandwidth", bandwidth), ("flops", flops)):
         if value is not None and not 0 < value < float("inf"):
-            raise ValueError(f"{what} must be a positive number per second, got {value}")
+            raise ValueError(f"{what} must be a positive number, got {value}")
+    if memory_bytes is not None:
+        found = replace(found, memory_bytes=memory_bytes)
     if bandwidth is not None:
         found = replace(found, bandwidth=bandwidth)
     if flops is not None:

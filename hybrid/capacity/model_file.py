@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.checkpoints import find_checkpoint
-from hybrid.models.blueprint.experts import MoE
 from hybrid.models.blueprint.model import Model
 from hybrid.models.blueprint.preprocessor import read_preprocessor
 from hybrid.models.families import read_model
@@ -62,20 +61,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds no JSON object")
     return config
-
-
-def activation_bytes(model: Model, num_tokens: int, num_seqs: int, dtype: str) -> int:
-    """About what a step holds beside weights and pools: of each token the residual stream, its norm, and the widest
-    intermediate with its input and output; of each request its logits, twice, in float32."""
-    decoder = model.decoder
-    shapes = decoder.tensors().items()
-    vocabulary = {decoder.embedding, decoder.head}
-    widest = max((max(shape) for name, shape in shapes if len(shape) == 2 and name not in vocabulary), default=0)
-    for part in decoder.plain_parts():
-        if isinstance(part, MoE):
-            widest = max(widest, part.top_k * 2 * part.intermediate_size)
-    elements = num_tokens * (2 * decoder.hidden_size + 3 * widest)
-    return elements * dtype_bytes(dtype) + 2 * num_seqs * decoder.vocab_size * dtype_bytes("float32")
 
 
 def num_parameters(model: Model) -> int:

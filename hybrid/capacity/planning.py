@@ -3,39 +3,31 @@
 Sizes are what `engine_memory.pool_sizes` makes of the flags, needs are `pools.sizing`: there is no second formula.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 from hybrid.engine_args import EngineArgs
-from hybrid.engine_memory import pool_sizes
-from hybrid.pools.sizing import (
-    Kinds,
-    LifeUnits,
-    MemoryBytes,
-    Need,
-    PoolSizes,
-    blocks_for,
-    default_encoder_tokens,
-    life_units,
-    lora_units,
-    pool_bytes,
-    sizes_for,
-)
-from hybrid.pools.specs import ModelSpec
+from hybrid.pools.sizing import PoolSizes, blocks_for, concurrency, lora_units
 
-from .model_file import activation_bytes, num_parameters
+from .activations import activation_bytes
+from .limits import Limits, limits
+from .mix import Expected, Mix
+from .model_file import num_parameters
 from .question import NothingFitsError, Question
+from .split import Split
 
-MIN_CHUNK_SHARE = 4  # the window pool keeps room for at least a quarter of the token budget; chunks shrink to it
-HOST_ROOM = 2**62  # tables of rows are checked when the engine starts, on the machine where it does
+GIB = 2**30
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Limits):
     """Of one device where several share the model.
 
     parameters: of the whole model. request_bytes: of one decoding request at its full length, in blocks, without what
     all share; its LoRA bytes are an adapter's. chunk_bytes: admission's extra. shared_bytes: of the common beginning.
     image_bytes: of one image, in the encoder pool and as tokens in the attention pools. activations_bytes: an estimate.
+    expected: where requests are of many lengths, how many of them; `concurrency` is of those of the longest.
+    marginal: requests more for a GiB more, by pool that gets it alone, and under "all", where it is split at best.
     """
 
     question: Question
@@ -43,18 +35,13 @@ class Plan:
     weights_bytes: int
     activations_bytes: int
     memory_bytes: int
-    spec: ModelSpec
     args: EngineArgs
-    sizes: PoolSizes
-    life: LifeUnits
-    pools: MemoryBytes
-    request_bytes: MemoryBytes
     chunk_bytes: int
     shared_bytes: int
     adapter_bytes: int
     image_bytes: int
-    concurrency: int
-    binding_pool: str
+    expected: Expected | None
+    marginal: Mapping[str, float]
 
     def flags(self) -> str:
         """The engine arguments that give exactly these sizes; "" where the engine cannot be told (see `what_if`)."""
@@ -69,101 +56,78 @@ class Plan:
         return " ".join(flags)
 
 
-class Split:
-    """How memory would be split for any number of the requests that a question asks about. Reads the question only."""
-
-    def __init__(self, question: Question) -> None:
-        """Raises ValueError for what no engine could be built for, NothingFitsError for too large weights."""
-        self.spec = question.spec()
-        self.args = question.engine_args()
-        self.lora_bytes_per_unit = question.lora_bytes_per_unit()
-        vision = question.model.vision
-        unsplit_images = vision is not None and vision.bidirectional
-        self.need = Need(
-            question.total_tokens,
-            (question.image_tokens,) * question.images,
-            question.rank if question.adapters else 0,
-            unsplit_images,
-        )
-        self.kinds = Kinds.of(self.spec)
-        self._memory_bytes = question.budget()
-        self.shared_prefix = question.shared_prefix
-        self._config = self.args.scheduler_config(question.image_tokens, unsplit_images)
-        self._positions = question.model.decoder.max_positions
-        # What the engine makes of these arguments for one request says the rest: lookahead, window, LoRA units.
-        self.shape = self.engine_sizes(replace(self.args, memory=None), HOST_ROOM)
-        self.least_chunk = -(-question.max_num_batched_tokens // MIN_CHUNK_SHARE)
-
-    def engine_sizes(self, args: EngineArgs, memory_bytes: int) -> PoolSizes:
-        """As the engine computes them from these arguments. Raises ValueError as it does."""
-        return pool_sizes(
-            args, self._config, self.spec, self._positions, memory_bytes, HOST_ROOM, self.lora_bytes_per_unit
-        )
-
-    def sizes(self, num_seqs: int, chunk: int) -> PoolSizes:
-        """The smallest pools for `num_seqs` requests with so many tokens of prefill in flight beside their windows."""
-        images = default_encoder_tokens(self.spec, num_seqs, self._memory_bytes)
-        return sizes_for(num_seqs, self.need, self.shape, self.kinds, chunk, images, self.shared_prefix)
-
-    def bytes(self, num_seqs: int, chunk: int | None = None) -> MemoryBytes:
-        """Of those pools; chunk None: the least."""
-        sizes = self.sizes(num_seqs, self.least_chunk if chunk is None else chunk)
-        return pool_bytes(sizes, self.spec, self.lora_bytes_per_unit)
-
-
 def plan(question: Question) -> Plan:
     """Raises NothingFitsError where not even one request fits, ValueError for an impossible question."""
     split = Split(question)
-    memory, batched = question.budget(), question.max_num_batched_tokens
-    cap = min(question.max_num_seqs or batched, batched)
-    concurrency, above = 0, cap + 1
-    while above - concurrency > 1:
-        middle = (concurrency + above) // 2
-        concurrency, above = (middle, above) if split.bytes(middle).total <= memory else (concurrency, middle)
-    if concurrency == 0:
+    memory = question.budget()
+    mix = split.mix(question)
+    wanted = split.best(split.concurrency(memory), memory) if mix is None else split.best_for(mix, memory)
+    if wanted is None:
         raise NothingFitsError(
             f"no request of {question.total_tokens} tokens fits into {memory:,} bytes; "
             f"{split.bytes(1).total:,} would hold one"
         )
-    chunks = range(batched, split.least_chunk, -question.block_size)
-    chunk = next((c for c in chunks if split.bytes(concurrency, c).total <= memory), split.least_chunk)
-    wanted = split.sizes(concurrency, chunk)
     args = replace(
         split.args,
-        max_num_seqs=concurrency,
+        max_num_seqs=wanted.num_rows,
         num_full_blocks=wanted.num_full_blocks,
         num_window_blocks=wanted.num_window_blocks,
         num_state_slots=wanted.num_state_slots,
     )
     sizes = split.engine_sizes(args, memory)
-    spec, kinds, block = split.spec, split.kinds, question.block_size
-    life = life_units(split.need, sizes, kinds)
-    shared = question.shared_prefix // block if kinds.full else 0
+    asked = limits(
+        split.spec,
+        sizes if mix is not None else replace(sizes, num_rows=split.most_seqs),  # rows bind where they cannot be more
+        split.config,
+        split.need,
+        split.lora_bytes_per_unit,
+        split.least_chunk,
+        split.shared_prefix,
+    )
+    spec, block = split.spec, question.block_size
     token_bytes = spec.full_bytes_per_token + spec.window_bytes_per_token
     embedding_bytes = spec.encoder.bytes_per_token if spec.encoder is not None else 0
-    one = MemoryBytes(
-        full=(life.full - shared) * block * spec.full_bytes_per_token,
-        window=life.window * block * spec.window_bytes_per_token,
-        state=life.state * spec.state_bytes_per_slot,
-        encoder=0,  # images are computed one after another: the encoder pool does not grow with the requests
-    )
-    parts = {"full attention": one.full, "sliding window": one.window, "recurrent state": one.state}
+    shared = question.shared_prefix // block if split.kinds.full else 0
     return Plan(
+        **{entry.name: getattr(asked, entry.name) for entry in fields(asked) if entry.name != "sizes"},
+        sizes=sizes,
         question=question,
         parameters=num_parameters(question.model),
         weights_bytes=question.weights_bytes(),
-        activations_bytes=activation_bytes(question.share(), batched, concurrency, question.computed_dtype),
+        activations_bytes=activation_bytes(question.share(), split.batched, sizes.num_rows, question.computed_dtype),
         memory_bytes=memory,
-        spec=spec,
         args=args,
-        sizes=sizes,
-        life=life,
-        pools=pool_bytes(sizes, spec, split.lora_bytes_per_unit),
-        request_bytes=one,
-        chunk_bytes=blocks_for(batched, block) * block * spec.window_bytes_per_token,
+        chunk_bytes=blocks_for(split.batched, block) * block * spec.window_bytes_per_token,
         shared_bytes=shared * block * spec.full_bytes_per_token,
         adapter_bytes=lora_units(question.rank) * split.lora_bytes_per_unit,
-        image_bytes=question.image_tokens * (embedding_bytes + token_bytes),
-        concurrency=concurrency,
-        binding_pool="request row" if concurrency == cap else max(parts, key=lambda pool: parts[pool]),
+        image_bytes=split.image_entry * embedding_bytes + question.image_tokens * token_bytes,
+        expected=None if mix is None else mix.expected(sizes, split.least_chunk),
+        marginal=_marginal(split, mix, asked.sizes, memory),
     )
+
+
+def _marginal(split: Split, mix: Mix | None, sizes: PoolSizes, memory: int) -> dict[str, float]:
+    """Of the requests that were planned for: all of one length, or a mix. sizes: with as many rows as there may be."""
+
+    def count(pools: PoolSizes) -> float:
+        if mix is not None:
+            return mix.expected(pools, split.least_chunk).concurrency
+        return concurrency(split.need, pools, split.kinds, split.least_chunk, split.shared_prefix)
+
+    spec, block = split.spec, sizes.block_size
+    units = {
+        "full attention": ("num_full_blocks", block * spec.full_bytes_per_token),
+        "sliding window": ("num_window_blocks", block * spec.window_bytes_per_token),
+        "recurrent state": ("num_state_slots", spec.state_bytes_per_slot),
+    }
+    now = count(sizes)
+    more = {
+        pool: count(replace(sizes, **{name: getattr(sizes, name) + GIB // size})) - now
+        for pool, (name, size) in units.items()
+        if size
+    }
+    if mix is None:
+        return more | {"all": split.concurrency(memory + GIB) - now}
+    best = split.best_for(mix, memory + GIB)
+    assert best is not None, "what fits, fits into more"
+    return more | {"all": count(best) - now}

@@ -15,6 +15,7 @@ from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingW
 from .hardware import CPU, Hardware
 from .model_file import weight_bytes
 from .tensor_parallel import share_of
+from .traffic import Traffic
 
 
 class NothingFitsError(ValueError):
@@ -28,7 +29,8 @@ class Question:
     quant_method: of the checkpoint's weights, see `model_file`.
     memory_bytes: of all pools together, on each device; None: what `hardware` leaves beside the weights.
     context, output, shared_prefix: tokens of a prompt's text, of an answer, and of the beginning that all prompts
-    share. images: of a prompt, whose tokens come on top of `context`.
+    share. images: of a prompt, whose tokens come on top of `context`. traffic: requests of many lengths; context and
+    output are then those of the longest prompt and answer. image_size: pixels, width and height; None: the largest.
     adapters, rank: LoRA adapters on the device at once. tp: devices that share one model.
     weights_dtype "auto": the configuration's. kv_dtype None: what the engine computes in.
     """
@@ -38,9 +40,11 @@ class Question:
     quant_method: str | None = None
     context: int
     output: int
+    traffic: Traffic | None = None
     memory_bytes: int | None = None
     hardware: Hardware | None = None
     images: int = 0
+    image_size: tuple[int, int] | None = None
     shared_prefix: int = 0
     adapters: int = 0
     rank: int = 16
@@ -66,6 +70,8 @@ class Question:
             raise ValueError(f"shared_prefix {self.shared_prefix} leaves nothing of a context of {self.context} tokens")
         if self.images and self.model.vision is None:
             raise ValueError(f"images {self.images}: {self.name} is served without images")
+        if self.image_size is not None and self.model.vision is None:
+            raise ValueError(f"image_size {self.image_size}: {self.name} is served without images")
         for dtype in (self.dtype, self.kept_dtype, self.state_dtype):
             dtype_bytes(dtype)
         lora_targets(self.model.lora_targets(), self.lora_target_modules)
@@ -87,12 +93,19 @@ class Question:
 
     @property
     def image_tokens(self) -> int:
-        """Of the largest image; 0 for a model without images."""
-        return self.model.vision.tokens.most if self.model.vision is not None else 0
+        """Of one image; 0 for a model without images."""
+        return image_tokens(self.model, self.image_size)
+
+    @property
+    def max_image_tokens(self) -> int:
+        """Of the largest entry that an image has in the encoder pool; 0 for a model without images."""
+        return image_tokens(self.model, None)
 
     @property
     def total_tokens(self) -> int:
-        """Of a request at its full length."""
+        """Of a request, the longest one, at its full length."""
+        if self.traffic is not None:
+            return self.traffic.longest
         return self.context + self.images * self.image_tokens + self.output
 
     @property
@@ -165,6 +178,14 @@ class Question:
             max_lora_rank=self.rank,
             lora_target_modules=self.lora_target_modules,
         )
+
+
+def image_tokens(model: Model, size: tuple[int, int] | None) -> int:
+    """Of an image of so many pixels, width and height; None: of the largest entry that an image has in the encoder
+    pool. 0 for a model without images."""
+    if model.vision is None:
+        return 0
+    return model.vision.tokens.most if size is None else model.vision.tokens(*size)
 
 
 def _with_dtype(spec: LayerSpec, dtype: str) -> LayerSpec:

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from hybrid.engine_memory import GPU_FRACTION
+
 from .hardware import CPU, HARDWARE
-from .planning import Split, plan
+from .planning import plan
 from .question import Question
+from .split import Split
 
 MIB = 2**20
 MAX_DEVICES = 64
@@ -48,6 +51,10 @@ def _memory(question: Question) -> Remedy | None:
     if question.memory_bytes is not None or there is None or there.name == CPU:
         size = -(-Split(question).bytes(1).total // MIB)
         return Remedy(f"--memory {size}MiB", size * MIB / question.budget())
+    if there.memory_bytes != HARDWARE[there.name].memory_bytes:
+        pools = Split(replace(question, memory_bytes=there.memory_bytes)).bytes(1).total
+        size = -(-int(question.weights_bytes() + pools / GPU_FRACTION) // MIB) + 1
+        return Remedy(f"--gpu-memory {size}MiB", size * MIB / there.memory_bytes)
     for hardware in sorted(HARDWARE.values(), key=lambda hardware: hardware.memory_bytes):
         if fits(replace(question, hardware=hardware)):
             return Remedy(f"--gpu {hardware.name}", hardware.memory_bytes / there.memory_bytes)

@@ -25,8 +25,11 @@ class Point:
     why_not: str = ""
 
     @property
-    def concurrency(self) -> int:
-        return self.plan.concurrency if self.plan is not None else 0
+    def concurrency(self) -> float:
+        """On average where requests are of many lengths."""
+        if self.plan is None:
+            return 0
+        return self.plan.concurrency if self.plan.expected is None else self.plan.expected.concurrency
 
 
 def parse_sweep(text: str) -> tuple[str, tuple[int, ...]]:
@@ -46,7 +49,10 @@ def parse_sweep(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def sweep(question: Question, axis: str, values: Sequence[int]) -> Iterator[Point]:
-    """The answer for each value of the field `axis`."""
+    """The answer for each value of the field `axis`. Raises ValueError where requests are of many lengths, which `axis`
+    is one of."""
+    if question.traffic is not None and axis != "adapters":
+        raise ValueError(f"a sweep of {axis} needs numbers of tokens for context and output, and no max_tokens")
     for value in values:
         changed: dict[str, Any] = {axis: value}
         try:

@@ -17,12 +17,14 @@ from .options import (
     MaxCpuLoras,
     MaxLoraRank,
     MaxLoras,
+    MaxModelLen,
     MaxTokens,
     Memory,
     Model,
     Seed,
     Temperature,
     Threads,
+    Tokenizer,
     close_output,
     complain,
     lora_options,
@@ -33,7 +35,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from hybrid.outputs import RequestOutput
+    from hybrid.outputs import CompletionOutput, RequestOutput
 
 
 def generate(
@@ -43,7 +45,16 @@ def generate(
     chat: Annotated[bool, typer.Option("--chat", help="Each prompt is a user's message, not raw text.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     temperature: Temperature = None,
+    top_p: Annotated[float | None, typer.Option(help="Of the most likely tokens those with this probability.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="So many of the most likely tokens; 0: all.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Tokens at least this times as likely as the likeliest.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Text that ends an answer; may be given several times.")
+    ] = None,
+    n: Annotated[int, typer.Option("--n", "-n", help="Answers to each prompt.")] = 1,
     max_tokens: MaxTokens = 64,
+    max_model_len: MaxModelLen = None,
+    tokenizer: Tokenizer = None,
     seed: Seed = 0,
     memory: Memory = None,
     device: Device = None,
@@ -74,8 +85,12 @@ def generate(
         seed=seed,
         max_num_seqs=64,
         lora=loras,
+        max_model_len=max_model_len,
+        tokenizer=tokenizer,
     )
-    params = sampling_params(llm, temperature, max_tokens)
+    params = sampling_params(
+        llm, temperature, max_tokens, top_p=top_p, top_k=top_k, min_p=min_p, stop=stop or None, n=n
+    )
     adapter = lora_request(llm, lora)
     pictures = [str(path) for path in image or []]
     try:
@@ -91,7 +106,9 @@ def generate(
         raise typer.Exit(130) from None
     try:
         for prompt, output in zip(prompts, outputs, strict=True):
-            print(json.dumps(_describe(prompt, output), ensure_ascii=False) if as_json else output.outputs[0].text)
+            for answer in output.outputs:
+                described = _describe(prompt, output, answer)
+                print(json.dumps(described, ensure_ascii=False) if as_json else answer.text)
         sys.stdout.flush()
     except BrokenPipeError:
         close_output()
@@ -113,10 +130,10 @@ def _message(prompt: str, pictures: list[str]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": parts}]
 
 
-def _describe(prompt: str, output: "RequestOutput") -> dict[str, Any]:
-    [completion] = output.outputs
+def _describe(prompt: str, output: "RequestOutput", completion: "CompletionOutput") -> dict[str, Any]:
     return {
         "prompt": prompt,
+        **({"index": completion.index} if len(output.outputs) > 1 else {}),
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "num_prompt_tokens": len(output.prompt_token_ids),

@@ -24,6 +24,8 @@ Threads = Annotated[
     int | None, typer.Option(help="CPU threads. Default: 1 for a small checkpoint, else what torch chooses.")
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Tokenizer = Annotated[str | None, typer.Option(help="A folder or GGUF file with another tokenizer.")]
+MaxModelLen = Annotated[int | None, typer.Option(help="Most tokens of prompt and answer together.")]
 Temperature = Annotated[float | None, typer.Option(help="0 takes the most likely token. Default: the checkpoint's.")]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of one answer.")]
 Seed = Annotated[int, typer.Option(help="Makes draws repeatable.")]
@@ -74,8 +76,9 @@ def open_llm(
     seed: int,
     max_num_seqs: int,
     lora: dict[str, Any] | None = None,
+    **more: Any,
 ) -> "LLM":
-    """The model, or one sentence on standard error and exit code 2. lora: from `lora_options`."""
+    """The model, or one sentence on standard error and exit code 2. lora: from `lora_options`; more: for LLM."""
     console = Console(stderr=True)
     with console.status(f"loading {model}") if console.is_terminal else nullcontext():
         from hybrid.llm import LLM
@@ -90,6 +93,7 @@ def open_llm(
                 seed=seed,
                 max_num_seqs=max_num_seqs,
                 **(lora or {}),
+                **more,
             )
         except ValueError as error:
             message = str(error)
@@ -144,13 +148,14 @@ def default_threads(model: str) -> int | None:
     return 1 if size < SMALL_CHECKPOINT else None
 
 
-def sampling_params(llm: "LLM", temperature: float | None, max_tokens: int) -> "SamplingParams":
-    """The checkpoint's recommendations, with what the user chose; or one sentence and exit code 2."""
+def sampling_params(llm: "LLM", temperature: float | None, max_tokens: int, **more: Any) -> "SamplingParams":
+    """The checkpoint's recommendations, with what the user chose, None: nothing; or one sentence and exit code 2."""
     from dataclasses import replace
 
     try:
         params = llm.get_default_sampling_params(max_tokens=max_tokens)
-        return params if temperature is None else replace(params, temperature=temperature)
+        chosen = {"temperature": temperature, **more}
+        return replace(params, **{name: value for name, value in chosen.items() if value is not None})
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None

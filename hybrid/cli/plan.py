@@ -18,12 +18,19 @@ def plan(
     model: Annotated[str, typer.Argument(help="A folder, a config.json, a GGUF file, tiny, smollm2, or a hub id.")],
     gpu: Annotated[str | None, typer.Option(help="A device of the hardware table, such as h100, or cpu.")] = None,
     memory: Annotated[str | None, typer.Option(help="Of all pools together, such as 40GiB.")] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help="Of the device, instead of the table's.")] = None,
     bandwidth: Annotated[float | None, typer.Option(help="Bytes per second, instead of the table's.")] = None,
     flops: Annotated[float | None, typer.Option(help="Operations per second, instead of the table's.")] = None,
     tp: Annotated[int, typer.Option(help="Devices that share the model.")] = 1,
-    context: Annotated[str, typer.Option(help="Tokens of a prompt, such as 8k.")] = "8k",
-    output: Annotated[str, typer.Option(help="Tokens of an answer.")] = "512",
+    context: Annotated[
+        str, typer.Option(help="Tokens of a prompt: 8k, lognormal:mean=512,p95=2000, uniform:100-900, trace:FILE, ...")
+    ] = "8k",
+    output: Annotated[str, typer.Option(help="Tokens of an answer, in the same ways.")] = "512",
+    max_tokens: Annotated[
+        str | None, typer.Option(help="Tokens of an answer that requests permit. Default: as many as it has.")
+    ] = None,
     images: Annotated[int, typer.Option(help="Of a prompt; their tokens come on top of --context.")] = 0,
+    image_size: Annotated[str | None, typer.Option(help="Pixels of each image, such as 1024x768.")] = None,
     shared_prefix: Annotated[str, typer.Option(help="Tokens with which every prompt begins.")] = "0",
     adapters: Annotated[int, typer.Option(help="LoRA adapters on the device at once.")] = 0,
     rank: Annotated[int, typer.Option(help="Of each adapter.")] = 16,
@@ -42,30 +49,36 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Integer bytes and formulas instead of a table.")] = False,
 ) -> None:
     """How many requests of one shape fit, and how to split the memory for them."""
+    from hybrid.capacity.ask import ask, parse_image_size
     from hybrid.capacity.hardware import find_hardware
     from hybrid.capacity.model_file import open_model, quant_method
-    from hybrid.capacity.question import Question
     from hybrid.capacity.tokens import parse_tokens
     from hybrid.memory_size import parse_memory
 
     try:
         if gpu is None and memory is None:
             raise ValueError("give --gpu or --memory")
-        if gpu is None and (bandwidth is not None or flops is not None):
-            raise ValueError("--bandwidth and --flops change a --gpu; give one, such as cpu")
+        if gpu is None and any(value is not None for value in (gpu_memory, bandwidth, flops)):
+            raise ValueError("--gpu-memory, --bandwidth and --flops change a --gpu; give one, such as cpu")
         if plot is not None and sweep is None:
             raise ValueError("--plot draws a --sweep; give one, such as context=1k..128k")
+        hardware = None
+        if gpu is not None:
+            own_memory = None if gpu_memory is None else parse_memory(gpu_memory)
+            hardware = find_hardware(gpu, memory_bytes=own_memory, bandwidth=bandwidth, flops=flops)
         questions = [
-            Question(
+            ask(
                 name=name,
                 model=open_model(name),
                 quant_method=quant_method(name),
                 memory_bytes=None if memory is None else parse_memory(memory),
-                hardware=None if gpu is None else find_hardware(gpu, bandwidth=bandwidth, flops=flops),
+                hardware=hardware,
                 tp=tp,
-                context=parse_tokens("context", context),
-                output=parse_tokens("output", output),
+                context=context,
+                output=output,
+                max_tokens=max_tokens,
                 images=images,
+                image_size=None if image_size is None else parse_image_size(image_size),
                 shared_prefix=parse_tokens("shared_prefix", shared_prefix),
                 adapters=adapters,
                 rank=rank,

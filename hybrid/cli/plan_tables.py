@@ -6,10 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from hybrid.capacity.planning import Plan
+from hybrid.capacity.mix import TOKEN_BUDGET
+from hybrid.capacity.planning import GIB, Plan
 from hybrid.capacity.sweep import Point
-
-GIB = 2**30
 
 
 def short_name(model: str) -> str:
@@ -37,7 +36,8 @@ def show(made: Plan) -> None:
     device = "" if question.tp == 1 else f" on each of {question.tp} devices"
     say(f"{question.name}: {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights{device}")
     say(f"about {made.activations_bytes:,} bytes of activations; {made.memory_bytes:,} bytes for the pools")
-    table = _table("pool", "units", "bytes", "one request", "per GiB")
+    table = _table("pool", "units", "bytes", "one request", "per GiB", "1 GiB more")
+    signed = "+,d" if made.expected is None else "+,.1f"
     for name, units, size, each in (
         ("full attention", f"{sizes.num_full_blocks:,} blocks", pools.full, one.full),
         ("sliding window", f"{sizes.num_window_blocks:,} blocks", pools.window, one.window),
@@ -46,17 +46,27 @@ def show(made: Plan) -> None:
         ("LoRA", f"{sizes.lora_units:,} rank units", pools.lora, 0),
     ):
         if size:
-            table.add_row(name, units, f"{size:,}", f"{each:,}", f"{GIB / each:,.2f}" if each else "")
-    table.add_row("all", "", f"{pools.total:,}", f"{one.total:,}", f"{GIB / one.total:,.2f}" if one.total else "")
+            per_gib = f"{GIB / each:,.2f}" if each else ""
+            more = f"{made.marginal[name]:{signed}}" if name in made.marginal else ""
+            table.add_row(name, units, f"{size:,}", f"{each:,}", per_gib, more)
+    per_gib = f"{GIB / one.total:,.2f}" if one.total else ""
+    table.add_row("all", "", f"{pools.total:,}", f"{one.total:,}", per_gib, f"{made.marginal['all']:{signed}}")
     console.print(table)
+    if made.expected is not None and question.traffic is not None:
+        say(f"{made.expected.concurrency:,.1f} requests at once on average; {_binds(made.expected.binding_pool)}")
+        if left_out := question.traffic.left_out:
+            drawn = left_out + len(question.traffic.prompts)
+            say(f"{left_out:,} of {drawn:,} requests are longer than the model's limit, and not counted")
+    longest = "" if made.expected is None else f" of {made.need.max_total_tokens:,} tokens, the longest,"
     say(
-        f"{made.concurrency:,} requests at once; the {made.binding_pool} pool binds; "
+        f"{made.concurrency:,} requests{longest} at once; {_binds(made.binding_pool)}; "
         f"{made.chunk_bytes:,} bytes more while a chunk is in flight"
     )
+    of_size = "" if question.image_size is None else " of {}x{} pixels".format(*question.image_size)
     for size, what in (
         (made.shared_bytes, "of the shared prefix, once"),
         (made.adapter_bytes, f"of an adapter of rank {question.rank}"),
-        (made.image_bytes, "of an image, in all pools"),
+        (made.image_bytes, f"of an image{of_size}, {question.image_tokens:,} tokens, in all pools"),
     ):
         if size:
             say(f"{size:,} bytes {what}")
@@ -64,6 +74,17 @@ def show(made: Plan) -> None:
         say(f"what if: {note}")
     if flags := made.flags():
         say(flags)
+
+
+def _at_once(made: Plan) -> tuple[str, str]:
+    """How many run, on average where they are of many lengths, and what binds."""
+    if made.expected is None:
+        return f"{made.concurrency:,}", made.binding_pool
+    return f"{made.expected.concurrency:,.1f}", made.expected.binding_pool
+
+
+def _binds(pool: str) -> str:
+    return f"the {pool} binds" if pool == TOKEN_BUDGET else f"the {pool} pool binds"
 
 
 def show_sweep(axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
@@ -76,8 +97,8 @@ def show_sweep(axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
             if made is None:
                 table.add_row(f"{point.value:,}", name, "0", "", "does not fit")
             else:
-                request = f"{made.request_bytes.total:,}"
-                table.add_row(f"{point.value:,}", name, f"{made.concurrency:,}", request, made.binding_pool)
+                count, pool = _at_once(made)
+                table.add_row(f"{point.value:,}", name, count, f"{made.request_bytes.total:,}", pool)
     Console().print(table)
 
 
@@ -89,6 +110,6 @@ def show_side_by_side(plans: Mapping[str, Plan | None]) -> None:
             table.add_row(short_name(name), "", "", "", "", "", "0", "does not fit")
             continue
         one = made.request_bytes
-        sizes = (made.weights_bytes, made.spec.full_bytes_per_token, one.window, one.state, one.total, made.concurrency)
-        table.add_row(short_name(name), *(f"{size:,}" for size in sizes), made.binding_pool)
+        sizes = (made.weights_bytes, made.spec.full_bytes_per_token, one.window, one.state, one.total)
+        table.add_row(short_name(name), *(f"{size:,}" for size in sizes), *_at_once(made))
     Console().print(table)

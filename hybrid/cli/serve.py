@@ -1,5 +1,6 @@
 """`hybrid serve`: the OpenAI-compatible server. Flags are spelled as vLLM spells them."""
 
+import socket
 import sys
 from typing import Annotated
 
@@ -14,13 +15,17 @@ from .options import (
     MaxCpuLoras,
     MaxLoraRank,
     MaxLoras,
+    MaxModelLen,
     Memory,
     Seed,
     Threads,
+    Tokenizer,
     complain,
     default_threads,
     lora_options,
 )
+
+AS_IN_VLLM = "Flags of vLLM that choose nothing here"
 
 
 def serve(
@@ -33,7 +38,8 @@ def serve(
     api_key: Annotated[
         list[str] | None, typer.Option(envvar="HYBRID_API_KEY", help="Requests must bring one of these.")
     ] = None,
-    max_model_len: Annotated[int | None, typer.Option(help="Most tokens of prompt and answer together.")] = None,
+    tokenizer: Tokenizer = None,
+    max_model_len: MaxModelLen = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most requests that run at once.")] = None,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens per step.")] = 2048,
     block_size: Annotated[int, typer.Option(help="Tokens per block of the attention pools.")] = 16,
@@ -54,6 +60,9 @@ def serve(
     shutdown_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds that running requests have left after SIGTERM or Ctrl-C.")
     ] = 30.0,
+    skip_server_warmup: Annotated[
+        bool, typer.Option("--skip-server-warmup", help="Listen at once; the first request then waits for kernels.")
+    ] = False,
     enable_lora: EnableLora = False,
     lora_modules: LoraModules = None,
     max_loras: MaxLoras = 4,
@@ -61,10 +70,29 @@ def serve(
     max_cpu_loras: MaxCpuLoras = None,
     lora_target_modules: LoraTargetModules = None,
     memory: Memory = None,
+    gpu_memory_utilization: Annotated[
+        float | None, typer.Option(help="Share of a GPU's memory for all, without --memory. Default: what is free.")
+    ] = None,
     device: Device = None,
     threads: Threads = None,
     dtype: Dtype = "auto",
     seed: Seed = 0,
+    enable_auto_tool_choice: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = True,
+    tool_call_parser: Annotated[
+        str | None, typer.Option(help="hermes or llama3_json: both are read.", rich_help_panel=AS_IN_VLLM)
+    ] = None,
+    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", rich_help_panel=AS_IN_VLLM)] = 1,
+    pipeline_parallel_size: Annotated[
+        int, typer.Option("--pipeline-parallel-size", "-pp", rich_help_panel=AS_IN_VLLM)
+    ] = 1,
+    data_parallel_size: Annotated[int, typer.Option("--data-parallel-size", "-dp", rich_help_panel=AS_IN_VLLM)] = 1,
+    trust_remote_code: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
+    enforce_eager: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
+    enable_chunked_prefill: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = True,
+    quantization: Annotated[str | None, typer.Option("--quantization", "-q", rich_help_panel=AS_IN_VLLM)] = None,
+    kv_cache_dtype: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
+    load_format: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
+    disable_log_stats: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
 ) -> None:
     """Serve a model over OpenAI's HTTP API.
 
@@ -82,15 +110,35 @@ def serve(
     from hybrid.server.limits import RequestLimits
     from hybrid.server.media import MediaPolicy
     from hybrid.server.run import DrainingServer
+    from hybrid.vllm_arguments import without_vllm
+    from hybrid.warm_up import warm_up
 
     try:
+        without_vllm(
+            {
+                "enable_auto_tool_choice": enable_auto_tool_choice,
+                "tool_call_parser": tool_call_parser,
+                "tensor_parallel_size": tensor_parallel_size,
+                "pipeline_parallel_size": pipeline_parallel_size,
+                "data_parallel_size": data_parallel_size,
+                "trust_remote_code": trust_remote_code,
+                "enforce_eager": enforce_eager,
+                "enable_chunked_prefill": enable_chunked_prefill,
+                "quantization": quantization,
+                "kv_cache_dtype": kv_cache_dtype,
+                "load_format": load_format,
+                "disable_log_stats": disable_log_stats,
+            }
+        )
         args = EngineArgs(
             model=model,
+            tokenizer=tokenizer,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             block_size=block_size,
             memory=memory,
+            gpu_memory_utilization=gpu_memory_utilization,
             dtype=dtype,
             device=device,
             num_threads=threads if threads is not None else default_threads(model),
@@ -111,9 +159,25 @@ def serve(
             ),
             media=MediaPolicy(allowed_domains=allowed_media_domains or (), allowed_local_path=allowed_local_media_path),
         )
+        if both := sorted({*args.lora_modules} & {*(served_model_name or (model,))}):
+            raise ValueError(f"lora_modules: {both[0]!r} is the model itself")
+        if port:
+            _check_address(host, port)  # before minutes of loading
         print(f"loading {model}", file=sys.stderr, flush=True)
         setup = set_up(args)
+        print(setup.limits, file=sys.stderr, flush=True)
+        if not skip_server_warmup:
+            warm_up(setup)
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None
     DrainingServer(build_server(setup, args, options), host=host, port=port, shutdown_timeout=shutdown_timeout).run()
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raises ValueError where the server could not listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None

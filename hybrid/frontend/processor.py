@@ -21,6 +21,7 @@ from .messages import Conversation
 from .prompt import Prompt
 from .tokenizer import Tokenizer
 
+_FIRST_ENDS, _LAST_ENDS = 2, 62  # of messages: where conversations part, each found by rendering all before it
 _KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "cache_salt")
 
 
@@ -306,8 +307,12 @@ def _without_last_end(text: str, message: Mapping[str, Any]) -> str:
 def _rendered_ends(
     tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], text: str, variables: Mapping[str, Any]
 ) -> Iterator[int]:
-    """Characters of `text`, the rendered conversation, at which its messages end, the last one's left out."""
-    for count in range(1, len(messages)):
+    """Characters of `text`, the rendered conversation, at which its messages end, the last one's left out; of very many
+    messages the first and the last ones."""
+    counts = [*range(1, len(messages))]
+    if len(counts) > _FIRST_ENDS + _LAST_ENDS:
+        counts = counts[:_FIRST_ENDS] + counts[-_LAST_ENDS:]
+    for count in counts:
         try:
             part = tokenizer.render_chat(messages[:count], False, variables)
         except ValueError:  # a template may refuse a conversation that ends there

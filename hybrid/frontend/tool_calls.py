@@ -5,6 +5,7 @@ does, as the JSON object alone ("parameters" for "arguments"). A forced call is 
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from uuid import uuid4
 from hybrid.structured_outputs import StructuredOutputsParams
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+MAX_CALLS = 16  # of a list that is forced, or one for each tool: a small model would go on to the end of its context
 Mode = Literal["none", "auto", "required", "named"]
 
 
@@ -65,11 +67,12 @@ class ToolChoice:
         return {**(others or {}), **({"tools": list(self.rendered)} if self.rendered else {})}
 
     def structured_outputs(self) -> StructuredOutputsParams | None:
-        """What forces the call: a named tool's arguments, or for "required" a list of one call or more. Raises
-        ValueError for parameters that are no JSON schema."""
+        """What forces the call: a named tool's arguments, or for "required" a list of one call or more, of exactly one
+        where they may not be parallel. In one line: a small model may spend its tokens on indenting. Raises ValueError
+        for parameters that are no JSON schema."""
         if self.mode == "named":
             [tool] = (tool for tool in self.tools if tool.name == self.name)
-            return StructuredOutputsParams(json=tool.parameters)
+            return StructuredOutputsParams(json=tool.parameters, disable_any_whitespace=True)
         if self.mode != "required":
             return None
         names = {f"tool{i}": tool for i, tool in enumerate(self.tools)}
@@ -82,14 +85,13 @@ class ToolChoice:
             }
             for name, tool in names.items()
         ]
-        schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
-        if not self.parallel:
-            schema["maxItems"] = 1
+        most = max(MAX_CALLS, len(calls)) if self.parallel else 1
+        schema: dict[str, Any] = {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": calls}}
         try:
             schema["$defs"] = {name: _moved(tool.parameters, f"#/$defs/{name}") for name, tool in names.items()}
         except RecursionError:
             raise ValueError("the parameters of the tools are nested too deep") from None
-        return StructuredOutputsParams(json=schema)
+        return StructuredOutputsParams(json=schema, disable_any_whitespace=True)
 
     def parser(self) -> "ToolCallParser":
         """For one sequence of this chat's output."""
@@ -136,6 +138,8 @@ class ToolCallParser:
     def __init__(self, choice: ToolChoice) -> None:
         self._choice = choice
         self._held = ""  # text of which it is not known yet what it is
+        self._searched = 0  # characters of it at which no closing tag begins: a long call is searched once
+        self._first = ""  # character of the output that is no blank
         self._in_call = False
         self._started = False  # some content that is no blank went out
         self.num_calls = 0
@@ -145,6 +149,7 @@ class ToolCallParser:
         if self._choice.mode == "named":
             return self._named(text) if text else Parsed()
         self._held += text
+        self._first = self._first or text.lstrip()[:1]
         if self._choice.mode == "none":
             return Parsed(self._take_held())
         if self._choice.mode == "required" or self._may_be_bare():
@@ -161,10 +166,12 @@ class ToolCallParser:
                     break
                 content += self._content(before)
                 self._held, self._in_call = after, True
-            body, tag, after = self._held.partition(CLOSE)
-            if not tag:
+            end = self._held.find(CLOSE, self._searched)
+            if end < 0:
+                self._searched = max(0, len(self._held) - len(CLOSE) + 1)
                 break
-            self._held, self._in_call = after, False
+            body = self._held[:end]
+            self._held, self._in_call, self._searched = self._held[end + len(CLOSE) :], False, 0
             found = self._read_call(body)
             if found is None:  # what the model wrote there is no call of these tools: the user sees it
                 content += self._content(OPEN + body + CLOSE)
@@ -202,7 +209,7 @@ class ToolCallParser:
 
     def _may_be_bare(self) -> bool:
         """Whether all that came so far may be the beginning of a JSON object that is a call."""
-        return not self._started and self.num_calls == 0 and not self._in_call and self._held.lstrip()[:1] in ("", "{")
+        return not self._started and self.num_calls == 0 and not self._in_call and self._first in ("", "{")
 
     def _content(self, text: str) -> str:
         """Mutates. Blanks around calls are no content."""
@@ -214,7 +221,7 @@ class ToolCallParser:
     def _read_bare(self, text: str) -> tuple[ToolCall, ...]:
         """The calls that `text` is as a whole: one JSON object, or a list of them; () if it is something else."""
         try:
-            value = json.loads(text)
+            value = _loads(text)
         except (ValueError, RecursionError):
             return ()
         values = value if isinstance(value, list) else [value]
@@ -225,7 +232,7 @@ class ToolCallParser:
     def _read_call(self, body: str) -> tuple[ToolCall, ...] | None:
         """Mutates `num_calls`. None for what is no call, () for one more than there may be."""
         try:
-            value = json.loads(body)
+            value = _loads(body)
         except (ValueError, RecursionError):
             return None
         if not self._is_call(value):
@@ -241,6 +248,18 @@ class ToolCallParser:
         """Mutates `num_calls`."""
         self.num_calls += 1
         return ToolCall(f"call_{uuid4().hex[:24]}", name, arguments)
+
+
+def _loads(text: str) -> Any:
+    """JSON, without the numbers that Python reads and JSON does not have. Raises ValueError and RecursionError."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number in JSON")
+    return value
 
 
 def _arguments(call: Mapping[str, Any]) -> str:

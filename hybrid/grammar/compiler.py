@@ -77,28 +77,37 @@ class GrammarCompiler:
 
     def submit(self, params: StructuredOutputsParams) -> Compilation:
         """Mutates: the grammar is compiled, unless it is there. Raises ValueError for what is quickly found wrong."""
-        self._backend.check(params)
         with self._lock:
-            future = self._kept.get(params)
-            if future is not None:
-                self._kept.move_to_end(params)
-            else:
-                future = self._pending.get(params)
-            if future is None:
-                future = Future()
-                self._start(params, future)
-                self._pending[params] = future
+            future = self._known(params)
+        if future is None:
+            self._backend.check(params)  # which takes a while for a long text: once for all n sequences of a request
+            with self._lock:
+                future = self._known(params)
+                if future is None:
+                    future = Future()
+                    self._start(params, future)
+                    self._pending[params] = future
         return Compilation(self, params, future)
 
+    def _known(self, params: StructuredOutputsParams) -> "Future[Grammar] | None":
+        """Mutates: what is kept was used last."""
+        if params in self._kept:
+            self._kept.move_to_end(params)
+            return self._kept[params]
+        return self._pending.get(params)
+
     def give_up(self, params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
-        """Mutates: nobody else will wait for this compilation, and not for the worker that is busy with it."""
+        """Mutates: nobody else will wait for this compilation, and not for the workers that are busy now."""
         with self._lock:
             if self._pending.get(params) is not future:
                 return
             del self._pending[params]
             if future.running() and self._pool is not None:
-                self._pool.shutdown(wait=False)  # what is queued there still runs
+                self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = None
+                for queued, other in self._pending.items():
+                    if not other.running():
+                        self._start(queued, other)
 
     def _start(self, params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
         if self._pool is None:
@@ -111,7 +120,10 @@ class GrammarCompiler:
 
     def _compile(self, params: StructuredOutputsParams, future: "Future[Grammar]") -> None:
         """Mutates, in a worker: nobody sees the end of a compilation before it is known whether it is kept."""
-        future.set_running_or_notify_cancel()
+        with self._lock:
+            if future.running() or future.done():  # another worker took it up when the pool was replaced
+                return
+            future.set_running_or_notify_cancel()
         try:
             grammar = self._backend.compile(params)
         except BaseException as error:  # also a panic, which is no Exception

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_GRAMMAR_BYTES = 128 * 1024
 MAX_ERROR_CHARACTERS = 300
 _DRAWING = re.compile(r"\s*(\d+ \|.*|\^*)\s*")
+_NOTHING = "NoExtensionBias"  # the engine's word for a grammar without a first token
 _EBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # Lark writes a single colon
 # Neither keywords nor what oneOf excludes may count for nothing. Blank space is what indenting needs, and no more: a
 # model could go on with it until it has no tokens left.
@@ -32,6 +33,13 @@ _JSON_OPTIONS: JsonCompileOptions = {
     "lenient": False,
     "coerce_one_of": False,
     "whitespace_pattern": r" |\n {0,40}|\n\t{0,10}",
+}
+_ONE_LINE: JsonCompileOptions = {
+    "lenient": False,
+    "coerce_one_of": False,
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
 }
 
 
@@ -141,7 +149,8 @@ def _source(params: StructuredOutputsParams) -> str:
     if schema == "false":
         raise ValueError("the JSON schema false allows nothing")
     if schema is not None:  # true is no object, to which options could be applied
-        return LLMatcher.grammar_from_json_schema("{}" if schema == "true" else schema, overrides=_JSON_OPTIONS)
+        options = _ONE_LINE if params.disable_any_whitespace else _JSON_OPTIONS
+        return LLMatcher.grammar_from_json_schema("{}" if schema == "true" else schema, overrides=options)
     if params.regex is not None:
         return LLMatcher.grammar_from_regex(params.regex)
     if params.choice is not None:
@@ -177,7 +186,10 @@ def _is_unicode(text: str) -> bool:
 
 
 def _one_line(message: str) -> str:
-    """An error without the drawings under it."""
+    """An error without the drawings under it, and without what the parser tells its authors."""
+    message = message.partition("<state>")[0]
+    if message.strip() == _NOTHING:
+        return "the grammar allows no text at all"
     lines = [line.strip() for line in message.splitlines() if not _DRAWING.fullmatch(line)]
     text = " ".join(lines)
     return text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[: MAX_ERROR_CHARACTERS - 3]}..."

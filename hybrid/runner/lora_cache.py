@@ -11,7 +11,7 @@ import torch
 
 from hybrid.adapters.weights import AdapterWeights
 from hybrid.models.lora_site import LoraSite
-from hybrid.models.ops.lora import LoraBatch
+from hybrid.models.ops.lora import LoraBatch, compile_kernel
 from hybrid.scheduler.plan import Ints, LoadAdapter
 
 
@@ -54,6 +54,11 @@ class LoraCache:
         # whom they held before is gone: an adapter that is loaded anew again and again leaves nothing behind
         self._units = {lora_id: held for lora_id, held in self._units.items() if not np.isin(held, adapter.units).any()}
         self._units[adapter.lora_id] = adapter.units
+
+    def warm_up(self) -> None:
+        """Has what adapters need compiled. Changes nothing."""
+        for site in self._sites:
+            compile_kernel(site)
 
     def __len__(self) -> int:
         """Adapters that are there."""

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection
 from time import monotonic
 
+from hybrid.pools.ledger import Shortage
 from hybrid.pools.memory import Memory
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, never_fits
 
@@ -351,9 +352,12 @@ class Scheduler:
         if request.row is not None:
             return explain_running(request, self.memory)
         ahead = sum(1 for other in self._waiting if not other.gates and other.seq < request.seq)
-        builder = self._new_builder()
-        shortages = () if request.gates else self._admission.shortages(request, builder)
+        shortages = () if request.gates else self.shortages(request_id)
         return explain_waiting(request, shortages, ahead, self.memory)
+
+    def shortages(self, request_id: str) -> tuple[Shortage, ...]:
+        """Why a waiting request could not start now, were it its turn: what admission answers. Pure."""
+        return self._admission.shortages(self._requests[request_id], self._new_builder())
 
     def explanation(self, request_id: str) -> Explanation | None:
         """`explain` with what the request holds; None if it is not here. Pure."""

@@ -5,11 +5,13 @@ ended. Loading under a name that is in use needs no waiting: running requests ke
 """
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from hybrid.adapters.registry import Adapter
 from hybrid.adapters.store import AdapterStore
-from hybrid.async_engine import RequestStream
+
+LOADERS = 2  # threads of their own: who loads slowly must not hold up who reads a picture
 
 
 class Adapters:
@@ -17,7 +19,8 @@ class Adapters:
 
     def __init__(self, store: AdapterStore) -> None:
         self.store = store
-        self._users: dict[RequestStream, int] = {}  # -> the generation
+        self._users: dict[object, int] = {}  # -> the generation
+        self._loaders = ThreadPoolExecutor(LOADERS, "load-adapter")
         self._left = asyncio.Event()  # set when some request ended
 
     def find(self, name: str) -> Adapter | None:
@@ -32,18 +35,20 @@ class Adapters:
                 found.append((name, str(self.store.path(name))))
         return found
 
-    def begin(self, stream: RequestStream, adapter: Adapter) -> None:
-        """Mutates: the request uses it until `end`."""
-        self._users[stream] = adapter.lora_id
+    def begin(self, user: object, adapter: Adapter) -> None:
+        """Mutates: `user` uses it until `end`."""
+        self._users[user] = adapter.lora_id
 
-    def end(self, stream: RequestStream) -> None:
-        """Mutates. Also for a request that uses none."""
-        if self._users.pop(stream, None) is not None:
+    def end(self, user: object) -> None:
+        """Mutates. Also for one that uses none."""
+        if self._users.pop(user, None) is not None:
             self._left.set()
 
-    async def load(self, name: str, path: str) -> Adapter:
-        """Mutates: `name` stands for the adapter in this folder, which has been read. Raises ValueError."""
-        return await asyncio.to_thread(self._load, name, path)
+    async def load(self, name: str, path: str, replace: bool) -> Adapter:
+        """Mutates: `name` stands for the adapter in this folder, which has been read. replace: an older one of this
+        name may go; it stays where this one is refused. Raises ValueError."""
+        loading = self._loaders.submit(self.store.load_and_wait, name, path, replace=replace)
+        return await asyncio.wrap_future(loading)
 
     async def unload(self, name: str) -> None:
         """Mutates: nobody finds it from now on; returns when nobody uses it. Raises ValueError: it is not loaded."""
@@ -51,15 +56,3 @@ class Adapters:
         while adapter.lora_id in self._users.values():
             self._left.clear()
             await self._left.wait()
-
-    def _load(self, name: str, path: str) -> Adapter:
-        adapter = self.store.load(name, path)
-        self.store.hold(adapter.lora_id)  # else it could go before it is seen
-        try:
-            self.store.wait(adapter.lora_id)
-        except ValueError:
-            self.store.unload(name)
-            raise
-        finally:
-            self.store.release(adapter.lora_id)
-        return adapter

@@ -101,7 +101,7 @@ def build_server(setup: Setup, args: EngineArgs, options: ServerOptions) -> Serv
         lora_router(service),
         tokenization_router(service),
         care_router(engine),
-        observe_router(metrics, effective, explain),
+        observe_router(metrics, effective, explain, setup.pool_bytes, setup.limits.limits_document()),
     ):
         app.include_router(router, responses=documented())
     add_handlers(app)

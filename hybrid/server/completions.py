@@ -15,7 +15,7 @@ from .answering import Answering, openai_reason, usage_of
 from .completion_protocol import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from .errors import ApiError
 from .logprobs import completion_logprobs
-from .protocol import Usage
+from .protocol import MOST_ANSWERS, Usage
 from .request_ids import request_id_of
 from .sampling import check_logprobs, refuse, sampling_params
 from .service import Service
@@ -43,6 +43,9 @@ class CompletionAnswering(Answering):
             logprobs=body.logprobs,
         )
         self._prompts = list_prompts(body.prompt)
+        answers = len(self._prompts) * self._params.n
+        if answers > MOST_ANSWERS:
+            raise ApiError(400, f"prompts times n must be at most {MOST_ANSWERS:,}, got {answers:,}", param="prompt")
         self._echoes: list[str] = []  # texts of the prompts, where they are wanted
         self._offsets: dict[int, int] = {}  # by sequence: characters of a stream so far
 

@@ -20,6 +20,7 @@ from .error_body import error_body
 
 logger = logging.getLogger(__name__)
 
+MAX_MESSAGE = 2000  # characters
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -53,7 +54,10 @@ class ApiError(Exception):
 
     def json(self) -> str:
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        return json.dumps(error_body(str(self), kind, self.code, self.param))
+        text = str(self)
+        if len(text) > MAX_MESSAGE:  # it quotes a value without end
+            text = f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
+        return json.dumps(error_body(text, kind, self.code, self.param))
 
 
 def as_api_error(error: Exception) -> ApiError:

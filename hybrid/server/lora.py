@@ -48,7 +48,7 @@ def lora_router(service: Service) -> APIRouter:
         if not body.load_inplace and adapters().find(name) is not None:
             raise ApiError(400, f"the adapter {name!r} is loaded already", param="lora_name")
         try:
-            await adapters().load(name, body.lora_path)
+            await adapters().load(name, body.lora_path, replace=body.load_inplace)
         except ValueError as error:
             raise ApiError(400, str(error), param="lora_path") from None
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")

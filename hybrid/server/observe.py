@@ -1,6 +1,7 @@
 """Routes that show the engine's inside: GET /metrics, /v1/pools, /v1/requests/{id}/explain. They change nothing."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
@@ -27,7 +28,7 @@ class PoolState(BaseModel):
     cached: int = Field(description="units kept for later requests; evictable")
     pinned: int = Field(description="cached units that running requests use")
     pending: int = Field(description="released units that a step in flight may still touch")
-    bytes: int | None = Field(None, description="device bytes of the whole pool, where known")
+    bytes: int | None = Field(None, description="of the whole pool; of request rows the tables on the host")
 
 
 class EffectiveLimits(BaseModel):
@@ -42,6 +43,7 @@ class EffectiveLimits(BaseModel):
 class PoolsResponse(BaseModel):
     pools: list[PoolState]
     limits: EffectiveLimits
+    plan: dict[str, Any] = Field(description="what the pools can do for requests of max_model_len: hybrid plan --json")
 
 
 class ExplainResponse(BaseModel):
@@ -52,9 +54,12 @@ class ExplainResponse(BaseModel):
 
 
 def pools_response(
-    stats: SchedulerStats, limits: EffectiveLimits, pool_bytes: Mapping[str, int] | None = None
+    stats: SchedulerStats,
+    limits: EffectiveLimits,
+    pool_bytes: Mapping[str, int] | None = None,
+    plan: Mapping[str, Any] | None = None,
 ) -> PoolsResponse:
-    """pool_bytes: by pool, where known."""
+    """pool_bytes: by pool, where known. plan: of the engine's `Limits`."""
     sizes = pool_bytes or {}
     return PoolsResponse(
         pools=[
@@ -73,6 +78,7 @@ def pools_response(
             for pool, ledger in stats.ledgers.items()
         ],
         limits=limits,
+        plan=dict(plan or {}),
     )
 
 
@@ -81,6 +87,7 @@ def observe_router(
     limits: EffectiveLimits,
     explain: Callable[[str], Awaitable[Explanation | None]],
     pool_bytes: Mapping[str, int] | None = None,
+    plan: Mapping[str, Any] | None = None,
 ) -> APIRouter:
     """explain: asks `Scheduler.explanation` in the thread that drives the engine."""
     router = APIRouter(tags=["observe"])
@@ -91,7 +98,7 @@ def observe_router(
 
     @router.get("/v1/pools")
     def get_pools() -> PoolsResponse:
-        return pools_response(metrics.snapshot.stats, limits, pool_bytes)
+        return pools_response(metrics.snapshot.stats, limits, pool_bytes, plan)
 
     @router.get("/v1/requests/{request_id}/explain", response_model=ExplainResponse, responses={404: {}})
     async def get_explain(request_id: str) -> ExplainResponse | JSONResponse:

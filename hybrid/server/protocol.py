@@ -8,6 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 MOST_SEQUENCES = 128  # n, as in OpenAI's API
+MOST_ANSWERS = 2048  # of one request: prompts times n, which begin in one go
+MOST_STOPS = 128  # each is looked for at every token
 MOST_INT = 2**63 - 1
 
 

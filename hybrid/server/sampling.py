@@ -8,7 +8,7 @@ from hybrid.sampling_params import SamplingParams
 from hybrid.structured_outputs import StructuredOutputsParams
 
 from .errors import ApiError
-from .protocol import SamplingRequest
+from .protocol import MOST_STOPS, SamplingRequest
 
 # Those that mean the same in a request and in SamplingParams.
 _SAME = (
@@ -43,6 +43,8 @@ def sampling_params(
     """defaults: for fields that the request leaves out. tool_call: what tool_choice forces. Raises ApiError, 400."""
     if request.stream_options is not None and not request.stream:
         raise ApiError(400, "stream_options is only allowed with stream", param="stream_options")
+    if isinstance(request.stop, list) and len(request.stop) > MOST_STOPS:
+        raise ApiError(400, f"stop must hold at most {MOST_STOPS} strings, got {len(request.stop)}", param="stop")
     chosen = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
     try:
         return replace(

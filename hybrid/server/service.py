@@ -72,17 +72,36 @@ class Service:
     ) -> RequestStream:
         """Mutates the engine. Whoever gets the stream calls `end` with it. Raises ApiError and EngineDeadError."""
         names = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
-        submissions = [
-            Submission(request_id=name, prompt=prompt, params=params, priority=priority or 0, adapter=adapter)
-            for name, prompt in zip(names, prompts, strict=True)
-        ]
+
+        def submissions(adapter: Adapter | None) -> list[Submission]:
+            return [
+                Submission(request_id=name, prompt=prompt, params=params, priority=priority or 0, adapter=adapter)
+                for name, prompt in zip(names, prompts, strict=True)
+            ]
+
+        if self.adapters is None or adapter is None:
+            return await self._submit(submissions(None))
+        name = adapter.name
+        while True:
+            _, adapter = self.model(name)  # it may have been replaced since the request came, or unloaded
+            assert adapter is not None
+            on_its_way = object()  # uses the adapter before there is a stream: unloading must not overtake it
+            self.adapters.begin(on_its_way, adapter)
+            try:
+                stream = await self._submit(submissions(adapter))
+                self.adapters.begin(stream, adapter)
+                return stream
+            except ApiError:
+                if self.adapters.find(name) == adapter:
+                    raise
+            finally:
+                self.adapters.end(on_its_way)
+
+    async def _submit(self, submissions: Sequence[Submission]) -> RequestStream:
         try:
-            stream = await self.engine.submit(submissions)
+            return await self.engine.submit(submissions)
         except ValueError as error:
             raise as_api_error(error) from None
-        if self.adapters is not None and adapter is not None:
-            self.adapters.begin(stream, adapter)
-        return stream
 
     def end(self, stream: RequestStream) -> None:
         """Mutates: nobody reads it any more; what of it still runs ends."""

@@ -66,11 +66,11 @@ class ScaledTokens:
 def read_scaled_tokens(
     preprocessor: ConfigReader | None, patch_size: int, merge_size: int, published: tuple[int, int]
 ) -> ScaledTokens:
-    """For a tower that makes one token of merge_size x merge_size patches. published: fewest and most pixels of the
+    """For a tower that makes one token of merge_size x merge_size patches. published: fewest and most tokens of the
     published checkpoints, for a folder that does not say how pictures are prepared. Raises ValueError."""
     side = patch_size * merge_size
     if preprocessor is None:
-        return ScaledTokens(side, *published)
+        return ScaledTokens(side, *(tokens * side**2 for tokens in published))
     for name, value in (("patch_size", patch_size), ("merge_size", merge_size)):
         preprocessor.refuse(name, (value,), f"the vision tower has {value}")
     preprocessor.refuse("do_resize", (True,), "images of any size must be scaled to whole patches")

@@ -76,6 +76,14 @@ class LoraBatch:
         return self._made
 
 
+def compile_kernel(site: LoraSite) -> None:
+    """Has the kernel for few tokens compiled, or read from numba's cache, where `add` would use it. Changes nothing."""
+    x, out = torch.zeros((1, site.inputs)), torch.zeros((1, site.offset + site.outputs))
+    if not site.table and _kernel_fits(site, out):
+        nobody = np.full((1, 1), -1, dtype=np.int64)
+        cpu.kernels().add_low_rank(x.numpy(), site.a.numpy(), site.b.numpy(), nobody, out.numpy(), site.offset)
+
+
 def _kernel_fits(site: LoraSite, out: torch.Tensor) -> bool:
     return (
         out.device.type == "cpu"

@@ -86,8 +86,10 @@ def test_what_is_wrong_at_once_changes_nothing(adapter: Path, tmp_path: Path) ->
     loaded = store.load("poet", adapter)
     with pytest.raises(ValueError, match=r"adapter 'poet': .* is no folder"):
         store.load("poet", tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="an adapter needs a name, got ''"):
+    with pytest.raises(ValueError, match=r"an adapter's name has 1 to 256 characters .* got"):
         store.load("", adapter)
+    with pytest.raises(ValueError, match="characters that can be printed"):
+        store.load("poet\n", adapter)
     assert store.get("poet") == loaded
 
 
@@ -110,6 +112,44 @@ def test_a_generation_stays_while_it_is_held(adapter: Path) -> None:
     store.unload("poet")
     with pytest.raises(ValueError, match="adapter 2 is not loaded"):
         store.hold(new.lora_id)
+
+
+def test_a_name_changes_hands_when_its_new_weights_are_read(adapter: Path, reading: Callable[[], Event]) -> None:
+    store = new_store()
+    old = store.load("poet", adapter)
+    store.wait(old.lora_id)
+    go = reading()
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(store.load_and_wait, "poet", adapter)
+        while len(store._generations) < 2:
+            pass
+        assert store.get("poet") == old
+        go.set()
+        assert loading.result(30) == store.get("poet") != old
+    assert len(store._generations) == 1
+
+
+def test_what_cannot_be_read_leaves_the_older_one(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store()
+    old = store.load_and_wait("poet", adapter)
+
+    def broken(checkpoint: AdapterCheckpoint) -> AdapterWeights:
+        raise ValueError("its values are no numbers")
+
+    monkeypatch.setattr(AdapterCheckpoint, "read", broken)
+    with pytest.raises(ValueError, match="adapter 'poet': its values are no numbers"):
+        store.load_and_wait("poet", adapter)
+    assert store.get("poet") == old and store.weights(old.lora_id).rank == 4 and len(store._generations) == 1
+
+
+def test_of_many_that_load_one_name_one_succeeds(adapter: Path) -> None:
+    store = new_store()
+    with ThreadPoolExecutor(16) as pool:
+        loading = [pool.submit(store.load_and_wait, "poet", adapter, replace=False) for _ in range(16)]
+    errors = [str(one.exception()) for one in loading if one.exception() is not None]
+    assert errors == ["adapter 'poet' is loaded already"] * 15
+    assert [one.result() for one in loading if one.exception() is None] == [store.get("poet")]
+    assert len(store._generations) == 1
 
 
 def test_a_failure_is_not_remembered(adapter: Path, tmp_path: Path, reading: Callable[[], Event]) -> None:

@@ -1,5 +1,6 @@
 """Questions about the public configurations, for tests of the planner; and the real scheduler driven as planned."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from hybrid.adapters.registry import Adapter
 from hybrid.capacity.model_file import open_model
 from hybrid.capacity.planning import Plan, plan
 from hybrid.capacity.question import Question
+from hybrid.capacity.split import Split
 from hybrid.pools.sizing import Kinds
 from hybrid.scheduler.plan import StepResult
 from hybrid.scheduler.request import ImageInput, NewRequest
@@ -36,26 +38,10 @@ def longer(asked: Question, positions: int) -> Question:
     return replace(asked, model=replace(asked.model, decoder=decoder))
 
 
-def peak_running(made: Plan, extra: int = 3) -> int:
-    """Most requests at once when the real scheduler serves more of them than were planned, to their last tokens.
-
-    A runner that samples token 1 stands for the model. Nothing was retracted, or this fails.
-    """
-    asked = made.question
-    config = made.args.scheduler_config(asked.image_tokens)
-    scheduler = Scheduler(config, made.sizes, Kinds.of(made.spec))
-    tokens = asked.context + asked.images * asked.image_tokens
-    for index in range(made.concurrency + extra):
-        prompt = np.full(tokens, 2 + index, dtype=np.int32)
-        prompt[: asked.shared_prefix] = 1
-        start = range(tokens - asked.images * asked.image_tokens, tokens, asked.image_tokens or 1)
-        images = tuple(ImageInput(f"{index} at {offset}", offset, asked.image_tokens) for offset in start)
-        which = 1 + index % max(1, asked.adapters)
-        adapter = Adapter(f"adapter {which}", which, asked.rank) if asked.adapters else None
-        scheduler.add(NewRequest(f"r{index}", prompt, max_tokens=asked.output, images=images, adapter=adapter))
-    peak = 0
+def running(scheduler: Scheduler) -> Iterator[int]:
+    """How many requests run, step after step, until nothing is left to run."""
     while (step := scheduler.schedule()) is not None:
-        peak = max(peak, scheduler.stats().num_running)
+        yield scheduler.stats().num_running
         count = int(step.samples.sum())
         scheduler.commit(
             StepResult(
@@ -66,6 +52,25 @@ def peak_running(made: Plan, extra: int = 3) -> int:
                 num_drafts=np.zeros(count, dtype=np.int64),
             )
         )
+
+
+def peak_running(made: Plan, extra: int = 3) -> int:
+    """Most requests at once when the real scheduler serves more of them than were planned, to their last tokens.
+
+    A runner that samples token 1 stands for the model. Nothing was retracted, or this fails.
+    """
+    asked = made.question
+    scheduler = Scheduler(Split(asked).config, made.sizes, Kinds.of(made.spec))
+    tokens = asked.context + asked.images * asked.image_tokens
+    for index in range(made.concurrency + extra):
+        prompt = np.full(tokens, 2 + index, dtype=np.int32)
+        prompt[: asked.shared_prefix] = 1
+        start = range(tokens - asked.images * asked.image_tokens, tokens, asked.image_tokens or 1)
+        images = tuple(ImageInput(f"{index} at {offset}", offset, asked.image_tokens) for offset in start)
+        which = 1 + index % max(1, asked.adapters)
+        adapter = Adapter(f"adapter {which}", which, asked.rank) if asked.adapters else None
+        scheduler.add(NewRequest(f"r{index}", prompt, max_tokens=asked.output, images=images, adapter=adapter))
+    peak = max(running(scheduler))
     assert scheduler.num_unfinished == 0
     assert scheduler.stats().retractions == 0
     return peak

@@ -54,6 +54,8 @@ def test_a_document_has_integers_and_formulas() -> None:
         (("tiny", "--memory", "100KiB", "--context", "100"), "--memory", ()),
         ((JAMBA, "--memory", "3GiB", "--context", "250k"), "--memory", ("--context",)),
         ((JAMBA, "--gpu", "h100"), "--gpu", ("--tp",)),
+        ((JAMBA, "--gpu", "h100", "--gpu-memory", "100GB"), "--gpu-memory", ("--tp",)),
+        (("tiny", "--gpu", "h100", "--gpu-memory", "1MiB", "--context", "100"), "--gpu-memory", ()),
         ((GPT_OSS, "--memory", "1GiB", "--weights-dtype", "bfloat16", "--adapters", "3"), "--memory", ("--adapters",)),
     ],
 )
@@ -82,17 +84,108 @@ def test_what_does_not_fit_says_what_would(arguments: tuple[str, ...], option: s
         (("tiny", "--memory", "0"), "memory must be positive"),
         (("tiny", "--memory", "1GiB", "--context", "many"), "context must be a number of tokens"),
         (("tiny", "--memory", "1GiB", "--flops", "1e12"), "change a --gpu"),
+        (("tiny", "--memory", "1GiB", "--gpu-memory", "1GiB"), "change a --gpu"),
         (("tiny", "--memory", "1GiB", "--plot", "a.png"), "--plot draws a --sweep"),
-        (("tiny", "--memory", "1GiB", "--sweep", "rows=1..4"), "sweep must be such as context=1k..128k"),
-        (("tiny", "--memory", "1GiB", "--sweep", "context=4..2"), "from at least 1 upwards"),
-        (("tiny", "--memory", "1GiB", "--context", "100", "--max-num-seqs", "0"), "max_num_seqs must be at least 1"),
         ((JAMBA, "--memory", "1GiB", "--images", "1"), "is served without images"),
+        ((JAMBA, "--memory", "1GiB", "--image-size", "10x10"), "is served without images"),
         ((JAMBA, "--memory", "1GiB", "--lora-target-modules", "query"), "the model has no 'query'; it has"),
     ],
 )
 def test_wrong_questions(arguments: tuple[str, ...], why: str) -> None:
     done = run(*arguments)
     assert done.exit_code == 2 and why in done.stderr and done.stderr.count("\n") == 1, done.output
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "why"),
+    [
+        ("--memory", ("0", "-1GiB", "nan", "1e400GiB"), "memory must be"),
+        ("--gpu", ("", "h999"), "is not one of a100-40"),
+        ("--gpu-memory", ("0", "x"), "memory must be"),
+        ("--bandwidth", ("0", "-1", "nan", "inf"), "bandwidth must be a positive number"),
+        ("--flops", ("0", "-1", "nan", "inf"), "flops must be a positive number"),
+        ("--tp", ("0", "-1"), "tp must be at least 1"),
+        ("--tp", ("3", "999999999999"), "does not divide num_heads 8 of"),
+        ("--context", ("0",), "context must be at least 1"),
+        ("--context", ("-1", "1.5k", "", "nan"), "context must be a number of tokens"),
+        ("--context", ("999999999k", "2k"), "exceeds the model's limit of 2048"),
+        ("--context", ("uniform:5", "poisson:3"), "context must be such as 512, uniform:100-900"),
+        (
+            "--context",
+            ("uniform:0-3", "normal:0,1", "lognormal:mean=0,p95=1"),
+            "context must be 1 to 16,777,216 tokens",
+        ),
+        ("--context", ("uniform:3000-4000",), "none of these requests fits into the model's limit of 2048 tokens"),
+        ("--context", ("trace:nothing.csv",), "nothing.csv cannot be read"),
+        ("--output", ("0", "-5", "99999999999"), "output must be"),
+        ("--output", ("exponential:0",), "output must be 1 to 16,777,216 tokens"),
+        ("--max-tokens", ("0", "-1", "x"), "max_tokens must be"),
+        ("--images", ("-1",), "images must be at least 0"),
+        ("--images", ("1000000", "9" * 30), "exceeds the model's limit of 2048"),
+        ("--image-size", ("0x5", "1024", "1024x-1", "999999x1"), "image_size must be pixels such as 1024x768"),
+        ("--shared-prefix", ("100",), "leaves nothing of a context of 100 tokens"),
+        ("--shared-prefix", ("-1", "x"), "shared_prefix must be a number of tokens"),
+        ("--adapters", ("-1",), "adapters must be at least 0"),
+        ("--adapters", ("1000000000",), "the smallest change that fits: --memory"),
+        ("--rank", ("0", "-2"), "rank must be at least 1"),
+        ("--lora-target-modules", ("",), "the model has no ''"),
+        ("--weights-dtype", ("int3", ""), "is not one of float64"),
+        ("--kv-dtype", ("float",), "dtype 'float' is not one of float64"),
+        ("--state-dtype", ("x",), "dtype 'x' is not one of float64"),
+        ("--max-num-batched-tokens", ("0", "-1"), "max_num_batched_tokens must be an integer of at least 1"),
+        ("--max-num-batched-tokens", ("1" + "0" * 13,), "the smallest change that fits: --memory"),
+        ("--max-num-seqs", ("0", "-1"), "max_num_seqs must be at least 1"),
+        ("--block-size", ("0", "-16"), "block_size must be an integer of at least 1"),
+        ("--block-size", ("1" + "0" * 13,), "the smallest change that fits: --memory"),
+        ("--sweep", ("context", "context=", "foo=1..2", "rows=1..4"), "sweep must be such as context=1k..128k"),
+        ("--sweep", ("context=0..4", "context=4..2"), "from at least 1 upwards"),
+        ("--sweep", ("images=1..2x",), "must be a number of tokens"),
+        ("--compare", ("nothing",), "model 'nothing' is neither"),
+    ],
+)
+def test_absurd_values(option: str, values: tuple[str, ...], why: str) -> None:
+    """Every option: one sentence, exit code 2, nothing on standard output."""
+    for value in values:
+        given = {"--memory": "1GiB", "--gpu": "h100", "--context": "100"}
+        if option in ("--rank", "--lora-target-modules"):
+            given["--adapters"] = "1"
+        words = [word for pair in (given | {option: value}).items() for word in pair]
+        done = run("tiny", *words)
+        assert done.exit_code == 2 and why in done.stderr, (value, done.output)
+        assert done.stderr.count("\n") == 1 and not done.stdout, (value, done.output)
+
+
+def test_many_lengths() -> None:
+    """Distributions give what runs at once on average, and a number that is permitted beyond an answer counts."""
+    arguments = (GPT_OSS, "--memory", "4GiB", "--weights-dtype", "bfloat16", "--context", "uniform:100-3k")
+    made = document(*arguments, "--output", "exponential:200")
+    assert made["traffic"]["requests"] + made["traffic"]["left_out"] == 10_000
+    assert 1500 < made["traffic"]["mean_context"] < 1600 and 190 < made["traffic"]["mean_output"] < 210
+    assert made["expected"]["concurrency"] > made["concurrency"] > 1
+    assert made["sizes"]["max_model_len"] > 3 * 1024 + 200
+    assert document(*arguments, "--output", "50", "--max-tokens", "1k")["traffic"]["mean_max_tokens"] == 1024
+    done = run(*arguments, "--output", "exponential:200")
+    assert f"{made['expected']['concurrency']:,.1f} requests at once on average" in done.stdout
+    done = run(*arguments, "--sweep", "context=1k..2k")
+    assert done.exit_code == 2 and "a sweep of context needs numbers of tokens" in done.stderr
+
+
+def test_a_trace_keeps_its_pairs(tmp_path: Path) -> None:
+    """The longest prompt has the shortest answer: together they are no longer than the others."""
+    trace = tmp_path / "trace.csv"
+    rows = [f"2024-05-10 00:00:0{i}.0,{1000 - 100 * i},{100 + 100 * i}\n" for i in range(8)]
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(rows), encoding="utf-8")
+    arguments = ("tiny", "--memory", "16MiB", "--context", f"trace:{trace}", "--output", f"trace:{trace}")
+    made = document(*arguments)
+    assert (made["traffic"]["requests"], made["traffic"]["left_out"], made["sizes"]["max_model_len"]) == (8, 0, 1100)
+
+
+def test_images_of_a_size() -> None:
+    """The bundled model lays every image on a square."""
+    made = document("tiny", "--memory", "8MiB", "--context", "60", "--images", "1", "--image-size", "640x480")
+    assert made["request"]["image_size"] == [640, 480] and made["request"]["image_tokens"] == 16
+    done = run("tiny", "--memory", "8MiB", "--context", "60", "--images", "1", "--image-size", "640x480")
+    assert "of an image of 640x480 pixels, 16 tokens, in all pools" in done.stdout
 
 
 def test_an_unknown_model(tmp_path: Path) -> None:

@@ -1,17 +1,15 @@
-"""Planner = engine: planned bytes are those of the pool tensors, planned concurrency is what the scheduler reaches."""
+"""Planned concurrency is what the scheduler reaches, and close to what bytes allow; what a plan consists of."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from hybrid import LLM
 from hybrid.capacity.planning import plan
 from hybrid.capacity.question import NothingFitsError
-from hybrid.runner.caches import Caches
 
-from .questions import CONFIGS, GIB, MIB, longer, peak_running, planned, question
+from .questions import GIB, MIB, longer, peak_running, planned, question
 
 SHAPES = (
     "Jamba-v0.1",
@@ -22,14 +20,6 @@ SHAPES = (
     "gpt-oss-20b",
     "Qwen3-Next-80B-A3B-Instruct",
 )
-
-
-@pytest.mark.parametrize("name", ["tiny", "smollm2", *(path.stem for path in CONFIGS)])
-def test_planned_bytes_are_those_of_the_pool_tensors(name: str) -> None:
-    made = planned(name, context=700)
-    caches = Caches(made.spec, made.sizes, torch.device("meta"))
-    held = sum(tensor.numel() * tensor.element_size() for tensor in caches.tensors())
-    assert held == made.pools.total <= made.memory_bytes
 
 
 @pytest.mark.parametrize("tokens", [2048, 8192, 32768, 131072])
@@ -76,6 +66,29 @@ def test_images(images: int) -> None:
     assert peak_running(made) == made.concurrency
     with pytest.raises(ValueError, match=r"Jamba-v0\.1 is served without images"):
         question("Jamba-v0.1", images=1)
+
+
+class ByArea:
+    """A token for 64 pixels; the encoder pool has entries of at most 16."""
+
+    least = 1
+    most = 16
+
+    def __call__(self, width: int, height: int) -> int:
+        return width * height // 64
+
+
+def test_images_of_any_size() -> None:
+    """The blueprint says how many tokens a picture becomes; the encoder pool holds its entries one after another."""
+    asked = question("tiny", memory_bytes=8 * MIB, context=60, output=40, images=2, image_size=(16, 24))
+    assert asked.model.vision is not None
+    asked = replace(asked, model=replace(asked.model, vision=replace(asked.model.vision, tokens=ByArea())))
+    made = plan(asked)
+    assert (asked.image_tokens, asked.total_tokens, made.life.encoder) == (6, 112, 6)
+    assert peak_running(made) == made.concurrency
+    large = plan(replace(asked, image_size=(64, 64)))
+    assert (large.question.total_tokens, large.life.encoder) == (100 + 2 * 64, 16)
+    assert large.concurrency < made.concurrency
 
 
 @pytest.mark.parametrize("more", [{}, {"adapters": 2, "rank": 8}])

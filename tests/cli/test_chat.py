@@ -185,6 +185,24 @@ def test_generate_continues_a_batch() -> None:
     assert (bad.exit_code, bad.stdout, bad.stderr) == (1, "", "prompt 1: the prompt is empty\n")
 
 
+def test_generate_samples_as_the_api_does() -> None:
+    options = ["--temperature", "1", "--top-k", "1", "--top-p", "0.9", "--min-p", "0.1", "--memory", "32MiB"]
+    options += ["--max-model-len", "64", "--tokenizer", str(find_checkpoint("tiny")), "--max-tokens", "8"]
+    done = CliRunner().invoke(app, ["generate", "Hello", "Bye", "--n", "2", "--json", *options])
+    assert done.exit_code == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["prompt"], one["index"]) for one in answers] == [("Hello", 0), ("Hello", 1), ("Bye", 0), ("Bye", 1)]
+    assert answers[0]["text"] == answers[1]["text"]  # only the most likely token was there to be drawn
+    [stopped] = answers[0]["text"][1:2]
+    done = CliRunner().invoke(app, ["generate", "Hello", "--stop", stopped, "--json", *options])
+    text = json.loads(done.stdout)["text"]
+    assert answers[0]["text"].startswith(text) and stopped not in text
+    too_long = CliRunner().invoke(app, ["generate", "Hello " * 80, *options])
+    assert (too_long.exit_code, too_long.stdout) == (1, "") and "max_model_len 64" in too_long.stderr
+    wrong = CliRunner().invoke(app, ["generate", "Hello", "--top-p", "2"])
+    assert (wrong.exit_code, wrong.stdout) == (2, "") and "top_p must be" in wrong.stderr
+
+
 def test_a_small_checkpoint_gets_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     def threads_after(*options: str) -> int:
         torch.set_num_threads(3)

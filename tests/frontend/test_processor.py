@@ -127,6 +127,21 @@ def test_hints_come_from_the_template_where_messages_have_no_end_token(tokenizer
     ]
 
 
+def test_of_very_many_messages_few_are_looked_for(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of each is found by rendering all before it."""
+    renders = []
+    render = Tokenizer.render_chat
+
+    def counted(self: Tokenizer, messages: Any, *more: Any) -> str:
+        renders.append(len(messages))
+        return render(self, messages, *more)
+
+    monkeypatch.setattr(Tokenizer, "render_chat", counted)
+    processor = make(tokenizer, max_model_len=10_000)
+    processor.process_chat(read_conversation([{"role": "user", "content": "a"}] * 300))
+    assert len(renders) <= 65 and {1, 2, 299} < set(renders)
+
+
 @pytest.mark.parametrize(
     ("content", "kind"),
     [

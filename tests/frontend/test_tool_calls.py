@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hybrid.frontend.tool_calls import Parsed, ToolCall, read_tools
+from hybrid.frontend.tool_calls import MAX_CALLS, Parsed, ToolCall, read_tools
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -43,6 +43,12 @@ def run(text: str, choice: object = "auto", size: int = 3) -> tuple[str, list[tu
     ("text", "content", "calls"),
     [
         ("It rains.", "It rains.", []),
+        ('{"name": "clock", "arguments": {"a": NaN}}', '{"name": "clock", "arguments": {"a": NaN}}', []),
+        (
+            '<tool_call>{"name": "clock", "arguments": 1e999}</tool_call>',
+            '<tool_call>{"name": "clock", "arguments": 1e999}</tool_call>',
+            [],
+        ),
         ('<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>', "", [("clock", "{}")]),
         (
             'Let me see.\n<tool_call>{"name": "weather", "arguments": {"city": "Genève"}}</tool_call>\n'
@@ -108,6 +114,21 @@ def test_required_calls_follow_one_schema() -> None:
     assert parser.push(json.dumps(valid)) == Parsed()
     calls = [(call.name, call.arguments) for call in parser.finish().calls]
     assert calls == [("weather", '{"city": "Rome"}'), ("town", '{"city": 3}')]
+
+
+@pytest.mark.parametrize(
+    ("num_tools", "parallel", "most"), [(1, True, MAX_CALLS), (40, True, 40), (1, False, 1), (40, False, 1)]
+)
+def test_required_calls_come_to_an_end(num_tools: int, parallel: bool, most: int) -> None:
+    tools = [{"type": "function", "function": {"name": f"clock{index}"}} for index in range(num_tools)]
+    forced = read_tools(tools, "required", parallel).structured_outputs()
+    assert forced is not None and isinstance(forced.json, str)
+    schema, call = json.loads(forced.json), {"name": "clock0", "parameters": {}}
+    for number in (1, most):
+        jsonschema.validate([call] * number, schema)
+    for number in (0, most + 1):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate([call] * number, schema)
 
 
 def test_a_schema_that_refers_to_itself_stays_right_among_others() -> None:

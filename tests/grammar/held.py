@@ -16,11 +16,13 @@ class HeldBackend:
     inner: GrammarBackend
     errors: dict[str, Exception] = field(default_factory=dict)
     breaks_at: dict[str, int] = field(default_factory=dict)
+    checked: list[str] = field(default_factory=list)
     compiled: list[str] = field(default_factory=list)
     held: dict[str, threading.Event] = field(default_factory=dict)
     started: dict[str, threading.Event] = field(default_factory=dict)
 
     def check(self, params: StructuredOutputsParams) -> None:
+        self.checked.append(str(params.regex))
         self.inner.check(params)
 
     def compile(self, params: StructuredOutputsParams) -> Grammar:

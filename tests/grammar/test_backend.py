@@ -11,6 +11,7 @@ from tokenizers import decoders, models, normalizers
 
 from hybrid.checkpoints import find_checkpoint
 from hybrid.frontend.tokenizer import Tokenizer
+from hybrid.frontend.tool_calls import MAX_CALLS, read_tools
 from hybrid.grammar.backend import Bitmask, GrammarError, Matcher
 from hybrid.grammar.llguidance_backend import MAX_GRAMMAR_BYTES, LLGuidanceBackend
 from hybrid.structured_outputs import StructuredOutputsParams
@@ -91,6 +92,28 @@ def test_blank_space_has_a_bound(backend: LLGuidanceBackend, tokenizer: Tokenize
         assert accepts(backend, tokenizer, params, text)
     for text in ('{  "a": 1}', '{\n\n"a": 1}', ' {"a": 1}', '{"a": 1}\n'):
         assert not accepts(backend, tokenizer, params, text)
+
+
+def test_forced_calls_come_to_an_end(backend: LLGuidanceBackend, tokenizer: Tokenizer) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("clock", "date")]
+    params = read_tools(tools, "required").structured_outputs()
+    assert params is not None
+    call = '{"name": "clock", "parameters": {}}'
+    for number in (0, 1, MAX_CALLS, MAX_CALLS + 1):
+        text = f"[{', '.join([call] * number)}]"
+        assert accepts(backend, tokenizer, params, text) == (1 <= number <= MAX_CALLS)
+    for blanks in ("\n", " ", "\n    "):
+        assert not accepts(backend, tokenizer, params, f"[{blanks}{call}{blanks}]")
+
+
+def test_json_in_one_line(backend: LLGuidanceBackend, tokenizer: Tokenizer) -> None:
+    value = {"a": [1, {"b": "x y"}, []], "c": None}
+    for params in (
+        StructuredOutputsParams(json_object=True, disable_any_whitespace=True),
+        StructuredOutputsParams(json={"type": "object"}, disable_any_whitespace=True),
+    ):
+        assert accepts(backend, tokenizer, params, json.dumps(value))
+        assert not accepts(backend, tokenizer, params, json.dumps(value, indent=1))
 
 
 def test_the_end_is_allowed_where_the_grammar_ends(backend: LLGuidanceBackend, vocab_size: int) -> None:
@@ -247,6 +270,8 @@ def test_a_property_may_have_any_name(backend: LLGuidanceBackend) -> None:
         (StructuredOutputsParams(grammar="root ::= ("), "EBNF"),
         (StructuredOutputsParams(grammar="root ::= other"), "other"),
         (StructuredOutputsParams(json="false"), "allows nothing"),
+        (StructuredOutputsParams(regex=r"[^\s\S]"), r"\Athe grammar allows no text at all\Z"),
+        (StructuredOutputsParams(json={"$ref": "#"}), r"\Athe grammar allows no text at all\Z"),
         (StructuredOutputsParams(regex="a\0"), "character"),
         (StructuredOutputsParams(choice=["\ud800"]), "character"),
         (StructuredOutputsParams(regex="a" * (MAX_GRAMMAR_BYTES + 1)), f"{MAX_GRAMMAR_BYTES:,} bytes"),

@@ -94,3 +94,30 @@ def test_a_time_out_is_not_remembered_and_blocks_nobody(backend: HeldBackend) ->
     assert again.status() is GateStatus.PENDING  # with all its time before it
     backend.release("a")
     assert wait_for(again) is GateStatus.READY
+
+
+def test_who_is_queued_behind_one_without_end_is_served(backend: HeldBackend) -> None:
+    now = 0.0
+    compiler = GrammarCompiler(backend, num_workers=1, timeout=5.0, clock=lambda: now)
+    backend.hold("a")
+    endless = compiler.submit(regex("a"))
+    assert backend.started["a"].wait(60)
+    now = 4.0
+    queued = [compiler.submit(regex(text)) for text in "bcd"]
+    now = 5.5
+    assert endless.status() is GateStatus.FAILED
+    assert [wait_for(compilation) for compilation in queued] == [GateStatus.READY] * 3
+    backend.release("a")
+    assert backend.compiled[:3] == ["b", "c", "d"]
+
+
+def test_equal_texts_are_checked_once(backend: HeldBackend) -> None:
+    """The n sequences of a request bring one text, which may be long."""
+    compiler = GrammarCompiler(backend)
+    backend.hold("a")
+    for _ in range(3):
+        compiler.submit(regex("a"))
+    backend.release("a")
+    wait_for(compiler.submit(regex("a")))
+    assert compiler.submit(regex("a")).status() is GateStatus.READY
+    assert backend.checked == ["a"]

@@ -1,15 +1,21 @@
 """Adapters over HTTP: loaded, listed, asked by name, unloaded while somebody uses them."""
 
+import base64
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
+import httpx
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from hybrid.adapters.checkpoint import AdapterCheckpoint
+from hybrid.adapters.weights import AdapterWeights
 from hybrid.checkpoints import find_checkpoint
+from hybrid.engine import Engine
 from hybrid.engine_args import EngineArgs
 from hybrid.models.loading import read_config
 from tests.server.serving import PATIENCE, Running, serving
@@ -95,6 +101,74 @@ def test_unloading_waits_for_those_that_use_it(server: Running, folder: Path) ->
         user.close()
         assert unloading.result(PATIENCE).status_code == 200
     server.wait_for(lambda stats: stats.num_running == 0)
+
+
+@pytest.mark.parametrize(("change", "status"), [("unload", 404), ("load", 200)])
+def test_a_change_overtakes_a_request(server: Running, folder: Path, change: str, status: int) -> None:
+    """Before the engine comes to it. Then nobody may use the old generation, nor believe that nobody does."""
+    body = {"lora_name": change, "lora_path": str(folder), "load_inplace": True}
+    server.http.post("/v1/load_lora_adapter", json=body)
+    go, taken = Event(), Event()
+
+    def hold_up(engine: Engine) -> None:
+        taken.set()
+        assert go.wait(PATIENCE)
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(server.ask, hold_up)
+        assert taken.wait(PATIENCE)
+        user = pool.submit(server.http.post, "/v1/completions", json={"model": change, "prompt": "Hello"})
+        while server.engine._commands.empty():
+            pass
+        changing = pool.submit(server.http.post, f"/v1/{change}_lora_adapter", json=body)
+        if change == "unload":
+            while change in names(server):
+                pass
+            assert not changing.done()
+        else:
+            assert changing.result(PATIENCE).status_code == 200
+        go.set()
+        assert user.result(PATIENCE).status_code == status
+        assert changing.result(PATIENCE).status_code == 200
+
+
+def test_slow_loads_hold_up_no_pictures(server: Running, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = Event()
+    read = AdapterCheckpoint.read
+
+    def later(checkpoint: AdapterCheckpoint) -> AdapterWeights:
+        assert go.wait(PATIENCE)
+        return read(checkpoint)
+
+    monkeypatch.setattr(AdapterCheckpoint, "read", later)
+    picture = base64.b64encode(Path("examples/pictures/digit.png").read_bytes()).decode()
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
+    chat = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 2}
+    many = 40  # more than any event loop has threads for
+    limits = httpx.Limits(max_connections=many)
+    with ThreadPoolExecutor(many) as pool, httpx.Client(base_url=server.url, timeout=PATIENCE, limits=limits) as client:
+        bodies = [{"lora_name": f"slow{i}", "lora_path": str(folder)} for i in range(many)]
+        loading = [pool.submit(client.post, "/v1/load_lora_adapter", json=body) for body in bodies]
+        while len(server.ask(pending)) < 2:
+            pass
+        assert server.http.post("/v1/chat/completions", json=chat).status_code == 200
+        assert not any(one.done() for one in loading)
+        go.set()
+        assert [one.result(PATIENCE).status_code for one in loading] == [200] * many
+
+
+def pending(engine: Engine) -> list[int]:
+    """Generations that are being loaded."""
+    assert engine.adapters is not None
+    return [lora_id for lora_id, generation in engine.adapters._generations.items() if generation.weights is None]
+
+
+def test_many_load_one_name(server: Running, folder: Path) -> None:
+    body = {"lora_name": "same", "lora_path": str(folder)}
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: server.http.post("/v1/load_lora_adapter", json=body), range(16)))
+    assert sorted(answer.status_code for answer in answers) == [200] + 15 * [400]
+    assert names(server).count("same") == 1
 
 
 def test_a_server_without_adapters_says_so() -> None:

@@ -37,6 +37,7 @@ def refused(server: Running, path: str, body: object, status: int = 400) -> dict
         ("max_tokens", "many"),
         ("min_tokens", 3),
         ("stop", [""]),
+        ("stop", ["x"] * 129),
         ("stop_token_ids", [10**9]),
         ("repetition_penalty", 0),
         ("presence_penalty", 3),
@@ -167,3 +168,12 @@ def test_care(server: Running) -> None:
     assert set(server.http.get("/version").json()) == {"version"}
     assert b"hybrid:pool_units" in server.http.get("/metrics").content
     assert {pool["pool"] for pool in server.http.get("/v1/pools").json()["pools"]} == set(server.stats().ledgers)
+
+
+def test_a_value_without_end_is_not_repeated(server: Running) -> None:
+    assert len(refused(server, "/v1/completions", {**TEXT, "model": "x" * 100_000}, 404)["message"]) < 3000
+
+
+def test_more_answers_than_one_request_may_have(server: Running) -> None:
+    error = refused(server, "/v1/completions", {**TEXT, "prompt": ["a"] * 1025, "n": 2})
+    assert error["message"] == "prompts times n must be at most 2,048, got 2,050" and error["param"] == "prompt"

@@ -1,6 +1,6 @@
 """Many clients at once that ask for everything and often leave: nobody waits for ever, nothing stays behind.
 
-LOAD_SECONDS: how long; a few are enough to meet every kind of end.
+LOAD_SECONDS: how long a round takes; a few are enough to meet every kind of end.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx
 import psutil  # type: ignore[import-untyped]
-import pytest
 
 from hybrid.checkpoints import find_checkpoint
 from hybrid.models.loading import read_config
@@ -23,9 +22,10 @@ from tests.adapters.written import write_adapter
 from tests.server.serving import PATIENCE, process
 
 SECONDS = float(os.environ.get("LOAD_SECONDS", "4"))
-WARM_UP_SECONDS = 4.0  # until pools, caches and threads have seen everything
+# Caches of kernels, pools and threads fill for some rounds, longer on a busy machine; a leak never comes to an end.
+MOST_ROUNDS = 8
 CLIENTS = 64
-MOST_GROWTH = 24 * 2**20  # bytes: what an allocator keeps varies, a leak of every request is more
+MOST_GROWTH = 10 * 2**20  # bytes in a round: what an allocator keeps varies, a leak of every request is more
 PICTURES = [
     "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
     for path in sorted(Path("examples/pictures").glob("*.png"))
@@ -108,7 +108,7 @@ def rest(client: httpx.Client) -> None:
     assert 'hybrid:num_requests_waiting{model_name="tiny"} 0.0' in metrics
 
 
-def test_clients_that_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_come_and_go(tmp_path: Path) -> None:
     targets = {
         name: shape for name, shape in read_config(find_checkpoint("tiny")).lora_targets().items() if "q_proj" in name
     }
@@ -117,9 +117,6 @@ def test_clients_that_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     arguments = [f"--lora-modules={name}={tmp_path / name}" for name in ("poet", "clerk")]
     arguments += ["--max-lora-rank=16", "--max-loras=1", "--max-num-seqs=16", "--max-waiting=24", "--memory=8MiB"]
     arguments += ["--max-num-batched-tokens=32", "--request-timeout=2", "--threads=1"]
-    # oneDNN and torch keep what they compiled for each number of rows, up to some hundred MiB: here only the latest
-    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        monkeypatch.setenv(cache, "8")
     with (
         process(*arguments) as (running, url),
         httpx.Client(base_url=url, timeout=PATIENCE) as client,
@@ -129,16 +126,18 @@ def test_clients_that_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         reader = Thread(target=log.extend, args=(running.stderr,))
         reader.start()
         server = psutil.Process(running.pid)
-        asyncio.run(load(url, WARM_UP_SECONDS, seed=0))
-        rest(client)
-        before = server.memory_info().rss
-        ends = asyncio.run(load(url, SECONDS, seed=1))
-        rest(client)
-        growth = server.memory_info().rss - before
-        print(f"{dict(ends)}; {before / 2**20:.1f} MiB, then {growth / 2**20:+.1f} MiB")
+        ends: Counter[str] = Counter()
+        sizes: list[int] = []
+        for seed in range(MOST_ROUNDS):
+            ends += asyncio.run(load(url, SECONDS, seed))
+            rest(client)
+            sizes.append(server.memory_info().rss)
+            if len(sizes) > 1 and sizes[-1] - sizes[-2] < MOST_GROWTH:
+                break
+        print(f"{dict(ends)}; MiB after each round: {[size >> 20 for size in sizes]}")
         running.terminate()
         running.wait(PATIENCE)
         reader.join()
     assert set(ends) == EVERYTHING
-    assert growth < MOST_GROWTH
+    assert sizes[-1] - sizes[-2] < MOST_GROWTH
     assert not [line for line in log if "Traceback" in line or "ERROR" in line]

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -60,9 +61,22 @@ def test_the_second_signal_ends_at_once() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("no-such-model-here",), ("--max-model-len", "1"), ("--max-num-seqs", "0"), ("--request-timeout", "-1")],
+    [
+        ("no-such-model-here",),
+        ("--max-model-len", "1"),
+        ("--max-num-seqs", "0"),
+        ("--request-timeout", "-1"),
+        ("--lora-modules", "tiny=here"),
+    ],
 )
 def test_wrong_arguments_are_one_sentence(arguments: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["serve", *arguments])
     assert result.exit_code == 2
     assert "Traceback" not in result.output and len(result.output.strip().splitlines()) <= 2
+
+
+def test_an_address_in_use_is_found_before_loading() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(app, ["serve", "tiny", "--port", port])
+    assert result.exit_code == 2 and f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.output

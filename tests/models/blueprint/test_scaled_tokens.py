@@ -71,13 +71,13 @@ def test_a_picture_too_thin_is_refused(size: tuple[int, int]) -> None:
 
 
 def read(**keys: Any) -> tuple[int, int]:
-    tokens = read_scaled_tokens(ConfigReader(keys, "preprocessor_config.json"), 14, 2, (1, 10**6))
+    tokens = read_scaled_tokens(ConfigReader(keys, "preprocessor_config.json"), 14, 2, (4, 16384))
     assert tokens.side == 28
     return tokens.min_pixels, tokens.max_pixels
 
 
 def test_limits_under_all_spellings() -> None:
-    assert read_scaled_tokens(None, 14, 2, (1, 10**6)) == ScaledTokens(28, 1, 10**6)
+    assert read_scaled_tokens(None, 14, 2, (4, 16384)) == PUBLISHED["Qwen2.5-VL"]
     assert read() == (3136, 1_003_520)
     assert read(min_pixels=3136, max_pixels=12_845_056) == (3136, 12_845_056)
     assert read(size={"shortest_edge": 65_536, "longest_edge": 16_777_216}) == (65_536, 16_777_216)

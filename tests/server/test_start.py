@@ -1,0 +1,42 @@
+"""`hybrid serve` as it starts: it warms up, says so, and listens when it is done; and what its pools are made of."""
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from hybrid.cli import app
+from hybrid.pools.sizing import POOL_UNITS
+from hybrid.server.run import DrainingServer
+from tests.server.serving import PATIENCE, Running, process
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happened, in its order: the parts that listen and warm up only say so."""
+    said: list[str] = []
+    monkeypatch.setattr("hybrid.warm_up.warm_up", lambda setup: said.append("warm"))
+    monkeypatch.setattr(DrainingServer, "run", lambda self: said.append("listening"))
+    return said
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [((), ["warm", "listening"]), (("--skip-server-warmup",), ["listening"])]
+)
+def test_it_listens_when_it_is_warm(order: list[str], flags: tuple[str, ...], expected: list[str]) -> None:
+    done = CliRunner().invoke(app, ["serve", "tiny", "--memory", "32MiB", "--threads", "1", *flags])
+    assert done.exit_code == 0, done.stderr
+    assert order == expected
+
+
+def test_warming_up_leaves_no_trace_in_the_counters() -> None:
+    with process() as (_, url), httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        assert client.get("/health").status_code == 200
+        assert 'hybrid:prompt_tokens_total{model_name="tiny"} 0.0' in client.get("/metrics").text
+
+
+def test_pools_tell_their_bytes(server: Running) -> None:
+    pools = server.http.get("/v1/pools").json()["pools"]
+    told = {pool["pool"]: pool["bytes"] for pool in pools}
+    assert set(told) == set(POOL_UNITS) and told["request row"] > 0 and told["LoRA"] == 0
+    sizes = server.ask(lambda engine: [tensor.nbytes for tensor in engine._runner.caches.tensors()])  # type: ignore[attr-defined]
+    assert sum(told.values()) - told["request row"] == sum(sizes)
