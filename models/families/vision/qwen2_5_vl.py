@@ -17,6 +17,6 @@ def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model)
     return Vision(
         tensors=tower.tensors,
         image_token_id=image_token_id(config, text, 151655),
-        tokens=read_scaled_tokens(preprocessor, tower.patch_size, tower.merge_size, TOKENS),
+        tokens=read_scaled_tokens(preprocessor, tower.patches, TOKENS),
         width=text.decoder.image_embedding_size,
     )

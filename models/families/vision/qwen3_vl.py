@@ -20,6 +20,6 @@ def vision(
     return Vision(
         tensors=tower.tensors,
         image_token_id=image_token_id(config, text, default_token_id),
-        tokens=read_scaled_tokens(preprocessor, tower.patch_size, tower.merge_size, TOKENS),
+        tokens=read_scaled_tokens(preprocessor, tower.patches, TOKENS),
         width=decoder.image_embedding_size,
     )
