@@ -23,7 +23,7 @@ from .shapes import Shape
 FILL = 1e-2  # what caches hold: pages that nobody wrote are all one page of zeros, and faster than real ones
 LARGEST_SHARE = 1 / 16  # of the time: steps that take longer than that are left out
 MOST_RUNS = 9
-COARSE = 16  # every so manieth shape comes first, and in any case
+COARSE = 16  # one shape in so many comes first, and in any case
 
 
 class Execution:
@@ -45,21 +45,20 @@ class Execution:
             self._runner.remove_request(request_id(row))
 
     def measure(self, shapes: list[Shape], seconds: float) -> list[Measured]:
-        """Runs round after round over the shapes, the smallest first in the list, for about so many seconds in all;
-        chunks have another length in each. Shapes that take too long are left out. Mutates rows and caches, shows a
+        """Runs round after round over the shapes, for about so many seconds in all; chunks have another length in each.
+        Shapes that take too long are left out. The smallest comes first in the list. Mutates rows and caches, shows a
         progress bar."""
-        for shape in shapes:
-            self._fill(shape)
+        self._fill(shapes)
         begin = perf_counter()
         sizes, durations = self._explore(shapes, seconds * LARGEST_SHARE)
-        within = [shape for shape in shapes if shape.num_tokens <= sizes[-1]]
+        within = [shape for shape in shapes if shape.num_tokens < 2 * sizes[-1]]
         order = sorted(range(len(within)), key=lambda index: -_coarse(within, index))
         taken: dict[Shape, list[tuple[float, Shape]]] = {}  # seconds, and what really ran
         whole = round(seconds)
         with tqdm(total=whole, desc="step times", unit="s") as bar:
             for turn, index in product(range(MOST_RUNS), order):
                 shape = within[index]
-                expected = durations[bisect_left(sizes, shape.num_tokens)]
+                expected = durations[min(bisect_left(sizes, shape.num_tokens), len(sizes) - 1)]
                 anyway = turn == 0 and _coarse(within, index) == COARSE
                 if anyway or perf_counter() - begin + expected <= seconds:
                     run = shape.shortened(turn)
@@ -70,14 +69,14 @@ class Execution:
         return [Measured(StepWork.of(self._plans.step(shape)), taking, shape.kind) for taking, shape in medians]
 
     def _explore(self, shapes: list[Shape], most: float) -> tuple[list[int], list[float]]:
-        """Numbers of tokens, and about how long steps of so many take, up to the first that takes `most` seconds. What
-        is compiled is compiled then. Mutates rows and caches."""
-        sizes, durations = [], []
+        """Numbers of tokens, each at least twice the one before, and about how long steps of so many take, up to the
+        first that takes `most` seconds. What is compiled is compiled then. Mutates rows and caches."""
+        sizes: list[int] = []
+        durations: list[float] = []
         for shape in shapes:
-            if len(shape.rows) == 1 and shape.num_tokens not in sizes:
-                self._run(shape)
+            if len(shape.rows) == 1 and (not sizes or shape.num_tokens >= 2 * sizes[-1]):
                 sizes.append(shape.num_tokens)
-                durations.append(min(self._run(shape), self._run(shape)))  # the system may have been busy once
+                durations.append(min(self._run(shape), self._run(shape)))
                 if durations[-1] > most:
                     break
         return sizes, durations
@@ -86,6 +85,8 @@ class Execution:
         """Seconds of one execution."""
         self._runner.execute(self._plans.enter(shape))
         plan = self._plans.step(shape)
+        if shape.num_tokens == len(shape.rows):  # decodes of as many rows follow one another, and what is cached helps
+            self._runner.execute(plan)
         self._wait()
         begin = perf_counter()
         self._runner.execute(plan)
@@ -96,15 +97,15 @@ class Execution:
         if self._runner.device.type == "cuda":
             torch.cuda.synchronize(self._runner.device)
 
-    def _fill(self, shape: Shape) -> None:
-        """Mutates caches: what the shape's rows read is there; they have the first blocks of each pool."""
-        blocks = self._plans.enter(shape)
-        used = max(len(blocks.full_blocks.blocks), len(blocks.window_blocks.blocks))
+    def _fill(self, shapes: list[Shape]) -> None:
+        """Mutates caches: what the shapes' rows read is there; they have the first blocks of each pool."""
+        deltas = [(plan.full_blocks, plan.window_blocks) for plan in map(self._plans.enter, shapes)]
+        used = max(len(delta.blocks) for pair in deltas for delta in pair)
         for cache in self._runner.caches.layers:
             if isinstance(cache, AttentionCache):
                 cache.kv[: min(used, len(cache.kv) - 1)].fill_(FILL)
 
 
 def _coarse(shapes: list[Shape], index: int) -> int:
-    """COARSE for every so manieth shape, counted from the largest, half of it for those in the middle, and so on."""
+    """COARSE for one shape in so many, counted from the largest, half of it for those in the middle, and so on."""
     return gcd(len(shapes) - 1 - index, COARSE)

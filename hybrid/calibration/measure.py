@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from hybrid.capacity.calibration import Calibrated, Conditions, fingerprint
-from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, fit_slowdown, residuals
+from hybrid.capacity.fitting import Measured, fit_execution, fit_overhead, residuals
 from hybrid.capacity.layer_costs import LayerCosts
 from hybrid.capacity.model_file import open_model
 from hybrid.encoders.inputs import EncoderInput, ImageProcessor
@@ -57,29 +57,20 @@ def calibrate(args: EngineArgs, seconds: float, temperature: float) -> Calibrate
     shapes = design(sizes, kinds, args.max_num_batched_tokens, images[0].runs[0] if images else 0)
     measured = execution.measure(shapes, seconds * (1 - LOOP_SHARE))
     execution.close()
-    fitted = fit_execution(measured, windows)
-    without = Calibrated(
+    # 3. its loop
+    batches = [batch for batch in BATCHES if batch <= sizes.num_rows]
+    served = serve_some(setup, timed, params, batches, seconds * LOOP_SHARE)
+    executed = [Measured(step.work, step.execution, "served") for step in served]
+    counts = [(step.work.num_sampled, step.entering) for step in served]
+    made = Calibrated(
         model=str(args.model),
         fingerprint=fingerprint(model),
         dtype=dtype,
         conditions=_conditions(runner.device, temperature),
-        tokens=fitted.tokens,
-        logits=fitted.logits,
-        terms=fitted.terms,
-        windows=windows,
-        attention=fitted.attention,
+        execution=fit_execution(measured, windows, executed),
+        overhead=fit_overhead(counts, [step.beside for step in served]),
     )
-    # 3. its loop
-    batches = [batch for batch in BATCHES if batch <= sizes.num_rows]
-    served = serve_some(setup, timed, params, batches, seconds * LOOP_SHARE)
-    works = [step.work for step in served]
-    made = replace(
-        without,
-        overhead=fit_overhead(works, [step.beside for step in served]),
-        slowdown=fit_slowdown(without, works, [step.execution for step in served]),
-    )
-    whole = [Measured(step.work, step.execution + step.beside, "served") for step in served]
-    return replace(made, residuals=residuals(made, measured, whole))
+    return replace(made, residuals=residuals(made.execution, [*measured, *executed]))
 
 
 def pictures(processor: ImageProcessor | None, room: int) -> list[EncoderInput]:

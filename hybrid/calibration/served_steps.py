@@ -40,10 +40,11 @@ class _Pauses:
 
 @dataclass(frozen=True, slots=True)
 class ServedStep:
-    """execution: of the step; beside: from its end to the begin of the next. Seconds. `new_rows` of its work are those
-    that enter with the next: planning falls between the two."""
+    """execution: of the step; beside: from its end to the begin of the next, whose planning is a part of it; `entering`
+    requests enter with that one. Seconds."""
 
     work: StepWork
+    entering: int
     execution: float
     beside: float
 
@@ -93,5 +94,4 @@ async def _serve(setup: Setup, pauses: _Pauses, params: SamplingParams, batches:
 def _steps(executed: Sequence[Executed], pauses: set[int]) -> Iterator[ServedStep]:
     for index, (one, following) in enumerate(pairwise(executed)):
         if index not in pauses:
-            work = replace(one.work, new_rows=following.work.new_rows)
-            yield ServedStep(work, one.end - one.begin, following.begin - one.end)
+            yield ServedStep(one.work, following.work.new_rows, one.end - one.begin, following.begin - one.end)

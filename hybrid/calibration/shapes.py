@@ -40,8 +40,8 @@ class Shape:
         return sum(row.num_tokens for row in self.rows)
 
     def shortened(self, count: int) -> "Shape":
-        """The last row computes so many tokens less, if that leaves it a chunk. The engine seldom meets a number of
-        tokens twice in a row, and some libraries prepare a product anew for each number."""
+        """The last row computes so many tokens less, if that leaves it a chunk. An engine seldom meets a number of
+        tokens soon again, and oneDNN compiles a product anew for each number that it has forgotten."""
         last = self.rows[-1]
         if last.num_tokens - count < max(2, last.num_tokens // 2, self.snapshots):
             return self

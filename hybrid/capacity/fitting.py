@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .calibration import OVERHEADS, TERMS, WINDOW_TERMS, Calibrated, Curve, Residual, amounts, interpolation
+from .calibration import OVERHEADS, Residual
+from .execution_time import TERMS, WINDOW_TERMS, Curve, ExecutionTime, amounts, interpolation
 from .non_negative import non_negative_least_squares
 from .step_work import StepWork
 from .tally import Tally, Window
@@ -30,18 +31,22 @@ class Measured:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """What was fitted of the runner."""
+def fit_execution(
+    measured: Sequence[Measured], windows: tuple[Window, ...], served: Sequence[Measured] = ()
+) -> ExecutionTime:
+    """served: executions in an engine that serves, where other work comes between them; together they count as much as
+    the others, but for the strangest tenth. Raises ValueError where no step has a token, or none samples."""
+    first = _fit(measured, windows, np.ones(len(measured)))
+    if not served:
+        return first
+    ratios = np.array([entry.seconds / first.seconds(entry.work) for entry in served])
+    low, high = np.percentile(ratios, (5, 95))
+    usual = [entry for entry, ratio in zip(served, ratios) if low <= ratio <= high]
+    weights = np.full(len(usual), (len(measured) / len(usual)) ** 0.5)
+    return _fit([*measured, *usual], windows, np.concatenate((np.ones(len(measured)), weights)))
 
-    tokens: Curve
-    logits: Curve
-    terms: dict[str, float]
-    attention: tuple[dict[str, float], ...]
 
-
-def fit_execution(measured: Sequence[Measured], windows: tuple[Window, ...]) -> Execution:
-    """Raises ValueError where no step has a token, or none samples."""
+def _fit(measured: Sequence[Measured], windows: tuple[Window, ...], weights: Floats) -> ExecutionTime:
     works = [entry.work for entry in measured]
     tallies = [Tally.of(work, windows) for work in works]
     seconds = np.array([entry.seconds for entry in measured])
@@ -52,20 +57,24 @@ def fit_execution(measured: Sequence[Measured], windows: tuple[Window, ...]) -> 
         _steps(logit_sizes, [work.num_sampled for work in works]),
         np.array([amounts(work, tally) for work, tally in zip(works, tallies)], dtype=np.float64),
     ]
-    solved = non_negative_least_squares(np.hstack(parts) / seconds[:, None], np.ones(len(seconds)))
+    solved = non_negative_least_squares(np.hstack(parts) * (weights / seconds)[:, None], weights)
     tokens, logits, terms = np.split(solved, np.cumsum([len(token_sizes), len(logit_sizes)]))
     own, attention = terms[: len(TERMS)], terms[len(TERMS) :].reshape(len(windows), len(WINDOW_TERMS))
-    return Execution(
-        Curve(token_sizes, tuple(tokens.cumsum().tolist())),
-        Curve(logit_sizes, tuple(logits.cumsum().tolist())),
-        dict(zip(TERMS, own.tolist())),
-        tuple(dict(zip(WINDOW_TERMS, row.tolist())) for row in attention),
+    return ExecutionTime(
+        tokens=Curve(token_sizes, tuple(tokens.cumsum().tolist())),
+        logits=Curve(logit_sizes, tuple(logits.cumsum().tolist())),
+        terms=dict(zip(TERMS, own.tolist())),
+        windows=windows,
+        attention=tuple(dict(zip(WINDOW_TERMS, row.tolist())) for row in attention),
     )
 
 
-def fit_overhead(works: Sequence[StepWork], seconds: Sequence[float]) -> dict[str, float]:
-    """seconds: of an engine's steps beside their execution."""
-    matrix = np.array([(1.0, work.num_sampled, work.new_rows) for work in works])
+def fit_overhead(counts: Sequence[tuple[int, int]], seconds: Sequence[float]) -> dict[str, float]:
+    """counts: of each step the tokens that it handed out, and the requests that entered with the next. seconds: of what
+    an engine does from the end of the execution to the begin of the next. Zeros where there are no steps."""
+    if not counts:
+        return dict.fromkeys(OVERHEADS, 0.0)
+    matrix = np.array([(1.0, tokens, requests) for tokens, requests in counts])
     target = np.array(seconds)
     kept = np.ones(len(target), dtype=np.bool_)
     solved = np.zeros(len(OVERHEADS))
@@ -77,23 +86,11 @@ def fit_overhead(works: Sequence[StepWork], seconds: Sequence[float]) -> dict[st
     return dict(zip(OVERHEADS, solved.tolist()))
 
 
-def fit_slowdown(calibrated: Calibrated, works: Sequence[StepWork], seconds: Sequence[float]) -> float:
-    """seconds: of executions in an engine that serves. What they took, in all but the strangest, over what was fitted
-    from executions one after the other."""
-    fitted = np.array([calibrated.execution(work) for work in works])
-    ratios = np.array(seconds) / fitted
-    low, high = np.percentile(ratios, (5, 95))
-    kept = (ratios >= low) & (ratios <= high)
-    return float((ratios * fitted)[kept].sum() / fitted[kept].sum())
-
-
-def residuals(calibrated: Calibrated, executed: Sequence[Measured], served: Sequence[Measured]) -> dict[str, Residual]:
-    """By kind of step. executed: by the runner alone; served: with all that the engine does beside it."""
+def residuals(execution: ExecutionTime, measured: Sequence[Measured]) -> dict[str, Residual]:
+    """By kind of step."""
     off: dict[str, list[float]] = {}
-    for entry in executed:
-        off.setdefault(entry.kind, []).append(abs(calibrated.execution(entry.work) / entry.seconds - 1))
-    for entry in served:
-        off.setdefault(entry.kind, []).append(abs(calibrated.seconds(entry.work) / entry.seconds - 1))
+    for entry in measured:
+        off.setdefault(entry.kind, []).append(abs(execution.seconds(entry.work) / entry.seconds - 1))
     return {
         kind: Residual(len(values), *(round(float(np.percentile(values, p)), 4) for p in (50, 95)))
         for kind, values in off.items()

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..blueprint import experts
+from ..ops.elementwise import activate, activate_and_multiply
 from ..ops.lora import LoraBatch
 from ..weights import Weights
 from .linear import Linear
-from .mlp import MLP, activate
+from .mlp import MLP
 from .norm import Norm
 from .step import Step
 
@@ -119,8 +120,7 @@ class MoE:
             return down((up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate), lora)
         if not self._part.gated:
             return down(activate(self._part.activation, inner), lora)
-        gate, up = inner.chunk(2, dim=-1)
-        return down(activate(self._part.activation, gate).mul_(up), lora)
+        return down(activate_and_multiply(self._part.activation, inner), lora)
 
 
 def _load_experts(part: experts.MoE, weights: Weights) -> Iterator[tuple[Linear, Linear]]:

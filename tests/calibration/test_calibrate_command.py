@@ -41,7 +41,16 @@ def test_tiny_is_measured(tmp_path: Path) -> None:
     assert all(kind in done.stdout for kind in made.residuals)
     assert made.overhead["step"] + made.overhead["token"] > 0
     small = StepWork(np.array([1]), np.array([10]), 1)
-    assert 0 < made.execution(small) * made.slowdown < made.seconds(small)
+    assert 0 < made.execution.seconds(small) < made.seconds(small)
+
+
+def test_the_smallest_engine_is_measured(tmp_path: Path) -> None:
+    """Every request has one step, and none follows another."""
+    out = tmp_path / "tiny.json"
+    limits = ("--max-model-len", "2", "--max-num-seqs", "1", "--max-num-batched-tokens", "1", "--memory", "32MiB")
+    done = run("tiny", "--out", str(out), "--seconds", "1", *limits)
+    assert done.exit_code == 0, done.output
+    assert set(Calibrated.load(out).overhead.values()) == {0.0}
 
 
 def test_every_shape_is_measured_where_there_is_time() -> None:
