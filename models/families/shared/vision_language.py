@@ -90,9 +90,9 @@ def model(
     decoder = text.decoder
     if model_type in MROPE:
         decoder = _with_mrope(decoder, ConfigReader(text_config, where), *MROPE[model_type])
-    if model_type in DEEPSTACK:
-        vision_config = config.reader("vision_config")
-        levels = vision_config.entries("deepstack_visual_indexes", default=list(DEEPSTACK[model_type]))
+    if model_type in DEEPSTACK and "vision_config" in config:
+        tower = config.reader("vision_config")
+        levels = tower.indices("deepstack_visual_indexes", tower.count("depth", 27), DEEPSTACK[model_type])
         decoder = replace(decoder, deepstack=len(levels))
     text = replace(text, decoder=decoder)
     vision = read_vision(config, preprocessor, text)
