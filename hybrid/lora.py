@@ -8,7 +8,7 @@ from hybrid.models.blueprint.parts import Shape
 from hybrid.scheduler.request import Gate, GateStatus
 
 if TYPE_CHECKING:  # brings torch
-    from hybrid.adapters.registry import Adapter
+    from hybrid.adapters.adapter import Adapter
     from hybrid.adapters.store import AdapterStore
 
     from .engine_args import EngineArgs

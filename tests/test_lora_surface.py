@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hybrid import LLM, LoRARequest, SamplingParams
+from hybrid.adapters.adapter import Adapter
 from hybrid.adapters.checkpoint import AdapterCheckpoint
-from hybrid.adapters.registry import Adapter
 from hybrid.adapters.store import AdapterStore
 from hybrid.adapters.weights import AdapterWeights
 from hybrid.checkpoints import find_checkpoint

@@ -70,7 +70,6 @@ class Answering(ABC):
 
     async def _answer(self) -> Response:
         running = await self.start()
-        end = self.service.end
         handed_over = False
         try:
             if not self.stream:
@@ -83,12 +82,12 @@ class Answering(ABC):
             first = await anext(updates)  # before a status is sent: what fails at once is no stream
             for update in first:
                 check_end(update.finish_reason, update.error)
-            response = EventStream(self._events(running, first, updates), lambda: end(running))
+            response = EventStream(self._events(running, first, updates), lambda: self.service.engine.abort(running))
             handed_over = True
             return response
         finally:
             if not handed_over:
-                end(running)
+                self.service.engine.abort(running)
 
     async def _events(
         self, running: RequestStream, first: list[Update], updates: AsyncIterator[list[Update]]

@@ -105,7 +105,7 @@ def test_unloading_waits_for_those_that_use_it(server: Running, folder: Path) ->
 
 @pytest.mark.parametrize(("change", "status"), [("unload", 404), ("load", 200)])
 def test_a_change_overtakes_a_request(server: Running, folder: Path, change: str, status: int) -> None:
-    """Before the engine comes to it. Then nobody may use the old generation, nor believe that nobody does."""
+    """Before the engine comes to it. Then nobody may use the old generation."""
     body = {"lora_name": change, "lora_path": str(folder), "load_inplace": True}
     server.http.post("/v1/load_lora_adapter", json=body)
     go, taken = Event(), Event()
@@ -121,15 +121,9 @@ def test_a_change_overtakes_a_request(server: Running, folder: Path, change: str
         while server.engine._commands.empty():
             pass
         changing = pool.submit(server.http.post, f"/v1/{change}_lora_adapter", json=body)
-        if change == "unload":
-            while change in names(server):
-                pass
-            assert not changing.done()
-        else:
-            assert changing.result(PATIENCE).status_code == 200
+        assert changing.result(PATIENCE).status_code == 200
         go.set()
         assert user.result(PATIENCE).status_code == status
-        assert changing.result(PATIENCE).status_code == 200
 
 
 def test_slow_loads_hold_up_no_pictures(server: Running, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
