@@ -16,7 +16,7 @@ from hybrid.frontend.generation import Update
 from hybrid.outputs import FinishReason, RequestOutput
 
 from .errors import ApiError, as_api_error
-from .event_stream import ClientGoneError, EventStream, client_gone, event, unless_disconnected
+from .event_stream import EventStream, event, unless_disconnected
 from .protocol import PromptTokensDetails, SamplingRequest, Usage
 from .service import Service
 
@@ -63,8 +63,6 @@ class Answering(ABC):
         """The whole answer, or the stream of it once something came. When the client goes, the request ends."""
         try:
             return await unless_disconnected(request.receive, self._answer())
-        except ClientGoneError:
-            return client_gone()
         except ValueError as error:  # of the processor, about the prompt
             raise as_api_error(error) from None
 

@@ -14,10 +14,10 @@ from hybrid.engine_setup import Setup, default_sampling_params
 from hybrid.scheduler.explain import Explanation
 
 from .adapters import Adapters
-from .care import care_router
 from .chat import chat_router
 from .completions import completions_router
 from .errors import add_handlers, documented
+from .health import health_router
 from .limits import LimitsMiddleware, RequestLimits
 from .lora import lora_router
 from .media import MediaFetcher, MediaPolicy
@@ -100,7 +100,7 @@ def build_server(setup: Setup, args: EngineArgs, options: ServerOptions) -> Serv
         models_router(service),
         lora_router(service),
         tokenization_router(service),
-        care_router(engine),
+        health_router(engine),
         observe_router(metrics, effective, explain, setup.pool_bytes),
     ):
         app.include_router(router, responses=documented())
