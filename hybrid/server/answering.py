@@ -13,6 +13,8 @@ from pydantic import BaseModel
 
 from hybrid.async_engine import RequestStream
 from hybrid.frontend.generation import Update
+from hybrid.grammar.grammars import GATE as GRAMMAR_GATE
+from hybrid.lora import GATE as ADAPTER_GATE
 from hybrid.outputs import FinishReason, RequestOutput
 
 from .errors import ApiError, as_api_error
@@ -151,12 +153,12 @@ def check_end(reason: FinishReason | None, error: str | None) -> None:
         raise ApiError(503, "the request was ended because the server shuts down", code="aborted")
     if reason == "error":
         message = error or "the request failed"
-        if message.startswith(("grammar:", "adapter:")):  # gates: what the client asked for cannot be had
+        if message.startswith((f"{GRAMMAR_GATE}:", f"{ADAPTER_GATE}:")):  # what the client asked for cannot be had
             raise ApiError(400, message)
         raise ApiError(500, message)
 
 
 def openai_reason(reason: FinishReason | None) -> Literal["stop", "length"] | None:
     """finish_reason as OpenAI spells it, of what `check_end` let pass."""
-    assert reason in ("stop", "length", None), reason
-    return "stop" if reason == "stop" else "length" if reason == "length" else None
+    assert reason != "abort" and reason != "error"
+    return reason

@@ -88,7 +88,7 @@ def build_server(setup: Setup, args: EngineArgs, options: ServerOptions) -> Serv
     )
 
     async def explain(request_id: str) -> Explanation | None:
-        """Of several sequences the first one that is still there."""
+        """Of several sequences the first one."""
         names = (request_id, f"{request_id}-0", f"{request_id}-0-0")
         return await engine.inspect(
             lambda inner: next((found for name in names if (found := inner.scheduler.explanation(name))), None)

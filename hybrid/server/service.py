@@ -28,7 +28,7 @@ class ServerConfig:
     max_model_len: int
     defaults: SamplingParams
     vocab_size: int
-    max_logprobs: int = 20
+    max_logprobs: int
 
 
 class Service:
