@@ -19,11 +19,6 @@ QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-
-
-@pytest.fixture(scope="module")
 def llm() -> LLM:
     return LLM("tiny", max_num_seqs=16, memory="64MiB", num_threads=1)
 
