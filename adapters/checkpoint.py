@@ -64,7 +64,7 @@ class AdapterCheckpoint:
         try:
             unchanged = files.stamp(path) == self.stamp  # before, too: it may be a pipe by now
             data = path.read_bytes() if unchanged else b""
-            unchanged = unchanged and files.stamp(path) == self.stamp and len(data) == self.stamp[1]
+            unchanged = unchanged and files.stamp(path) == self.stamp and len(data) == self.stamp.size
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror or 'it is not there'}") from None
         if not unchanged:

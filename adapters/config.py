@@ -54,14 +54,14 @@ class AdapterConfig:
 
     rank: int
     alpha: float
-    use_rslora: bool = False
-    rank_pattern: Mapping[re.Pattern[str], int] | None = None  # compiled: there may be one for every module
-    alpha_pattern: Mapping[re.Pattern[str], float] | None = None
-    target_modules: str | frozenset[str] | None = None  # a regular expression, or last parts of names
-    target_parameters: tuple[str, ...] = ()
-    exclude_modules: str | frozenset[str] | None = None
-    layers_to_transform: frozenset[int] | None = None
-    layers_pattern: tuple[re.Pattern[str], ...] = ()  # a match has the layer's number as `idx`
+    use_rslora: bool
+    rank_pattern: Mapping[re.Pattern[str], int]  # compiled: there may be one for every module
+    alpha_pattern: Mapping[re.Pattern[str], float]
+    target_modules: str | frozenset[str] | None  # a regular expression, or last parts of names
+    target_parameters: tuple[str, ...]
+    exclude_modules: str | frozenset[str] | None
+    layers_to_transform: frozenset[int]  # none: all
+    layers_pattern: tuple[re.Pattern[str], ...]  # a match has the layer's number as `idx`
 
     def selects_module(self, name: str) -> bool:
         """Whether PEFT adapts the module `name` (True also where the configuration names none)."""
@@ -87,8 +87,7 @@ class AdapterConfig:
     def expressions(self) -> list[str]:
         """Every regular expression that the other methods match with the beginning or the whole of a name."""
         whole = [one for one in (self.target_modules, self.exclude_modules) if isinstance(one, str)]
-        begin = (*(self.rank_pattern or ()), *(self.alpha_pattern or ()), *self.layers_pattern)
-        return [*whole, *(pattern.pattern for pattern in begin)]
+        return [*whole, *(one.pattern for one in (*self.rank_pattern, *self.alpha_pattern, *self.layers_pattern))]
 
     def rank_of(self, name: str) -> int:
         return _by_pattern(self.rank_pattern, name, self.rank)
@@ -103,8 +102,7 @@ def read_config(folder: Path) -> AdapterConfig:
     """Raises ValueError: one sentence for what is wrong or not supported, with key and value."""
     path = folder / CONFIG
     try:
-        _, size, _ = stamp(path)
-        if size > MAX_BYTES:
+        if (size := stamp(path).size) > MAX_BYTES:
             raise ValueError(f"{path} has {size:,} bytes, more than {MAX_BYTES:,}")
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no {CONFIG}") from None
@@ -134,7 +132,6 @@ def _read(data: Mapping[str, Any]) -> AdapterConfig:
         if not any(data[key] == neutral and type(data[key]) is type(neutral) for neutral in _NEUTRAL):
             raise ValueError(f"{key} {_shown(data[key])}: {_WHY.get(key, 'this option is not supported')}")
     rank = _positive("r", data.get("r", 8))
-    layers = data.get("layers_to_transform")
     patterns = data.get("layers_pattern")
     patterns = (patterns,) if isinstance(patterns, str) and patterns else _strings("layers_pattern", patterns)
     return AdapterConfig(
@@ -146,7 +143,7 @@ def _read(data: Mapping[str, Any]) -> AdapterConfig:
         target_modules=_names_or_pattern(data, "target_modules"),
         target_parameters=_strings("target_parameters", data.get("target_parameters")),
         exclude_modules=_names_or_pattern(data, "exclude_modules"),
-        layers_to_transform=None if layers is None else _integers("layers_to_transform", layers),
+        layers_to_transform=_integers("layers_to_transform", data.get("layers_to_transform")),
         layers_pattern=tuple(
             _compiled("layers_pattern", pattern, rf"(?:^|.*?\.)(?:{pattern})\.(?P<idx>\d+)\.") for pattern in patterns
         ),
@@ -159,12 +156,9 @@ def _matches(names: str | frozenset[str], name: str) -> bool:
     return name in names or any(name.endswith(f".{end}") for end in names)
 
 
-def _by_pattern(patterns: Mapping[re.Pattern[str], Number] | None, name: str, default: Number) -> Number:
+def _by_pattern(patterns: Mapping[re.Pattern[str], Number], name: str, default: Number) -> Number:
     """The first pattern that fits counts."""
-    for pattern, value in (patterns or {}).items():
-        if pattern.match(name):
-            return value
-    return default
+    return next((value for pattern, value in patterns.items() if pattern.match(name)), default)
 
 
 def _names_or_pattern(data: Mapping[str, Any], key: str) -> str | frozenset[str] | None:
@@ -206,7 +200,7 @@ def _strings(key: str, value: object) -> tuple[str, ...]:
 
 
 def _integers(key: str, value: object) -> frozenset[int]:
-    listed: Sequence[object] = value if isinstance(value, list) else [value]
+    listed: Sequence[object] = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in listed):
         raise _error(key, value, "an integer or a list of integers")
     return frozenset(entry for entry in listed if isinstance(entry, int))
