@@ -165,7 +165,8 @@ class AdapterStore:
             return self._status(self._find(lora_id))
 
     def wait(self, lora_id: int) -> None:
-        """Blocks until the weights are there. Raises ValueError when they cannot be read, or the generation is gone."""
+        """Blocks until the weights are there: of a held generation, as others may leave before that shows. Raises
+        ValueError when they cannot be read, or the generation is gone."""
         with self._changed:
             while (status := self._status(self._find(lora_id))).state is AdapterState.PENDING:
                 self._changed.wait()

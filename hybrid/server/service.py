@@ -67,8 +67,8 @@ class Service:
         prompts: Sequence[Prompt],
         params: SamplingParams,
         *,
-        priority: int | None = None,
-        adapter: Adapter | None = None,
+        priority: int | None,
+        adapter: Adapter | None,
     ) -> RequestStream:
         """Mutates the engine: see `AsyncEngine.submit`. Raises ValueError, EngineDeadError and, 404, ApiError for an
         adapter that is no longer there."""
