@@ -168,10 +168,10 @@ class AdapterStore:
         """Blocks until the weights are there: of a held generation, as others may leave before that shows. Raises
         ValueError when they cannot be read, or the generation is gone."""
         with self._changed:
-            while (status := self._status(self._find(lora_id))).state is AdapterState.PENDING:
+            while (status := self._status(generation := self._find(lora_id))).state is AdapterState.PENDING:
                 self._changed.wait()
         if status.state is AdapterState.FAILED:
-            raise ValueError(status.error)
+            raise ValueError(f"adapter {generation.adapter.name!r}: {status.error}")
 
     def weights(self, lora_id: int) -> AdapterWeights:
         """Of a generation that is ready; others are a ValueError."""
@@ -256,8 +256,9 @@ class AdapterStore:
         try:
             weights = generation.checkpoint.read() if needed else None
         except Exception as problem:
-            error = f"adapter {generation.adapter.name!r}: {str(problem) or type(problem).__name__}"
-            logger.warning("%s", error, exc_info=not isinstance(problem, ValueError))
+            error = str(problem) or type(problem).__name__
+            name = generation.adapter.name
+            logger.warning("adapter %r: %s", name, error, exc_info=not isinstance(problem, ValueError))
         with self._changed:
             generation.reading = False
             generation.weights, generation.error = weights, error

@@ -21,7 +21,7 @@ def adapter_gate(store: "AdapterStore", adapter: "Adapter") -> Gate:
     return Gate(
         GATE,
         poll=lambda: GateStatus(store.status(adapter.lora_id).state.value),
-        error=lambda: store.status(adapter.lora_id).error,
+        error=lambda: f"{adapter.name!r} cannot be used: {store.status(adapter.lora_id).error}",
     )
 
 

@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_read_ends_those_who_wait_for_it(
     last = run(engine)
     for request_id in ("first", "second"):
         assert last[request_id].finish_reason == "error"
-        assert last[request_id].error == "adapter: adapter 'poet': the disk is gone"
+        assert last[request_id].error == "adapter: 'poet' cannot be used: the disk is gone"
     assert last["other"].finish_reason == "stop"
     files.broken = ""
     add(engine, "again", adapter)

@@ -280,12 +280,10 @@ def _read_tool(tool: object, index: int) -> Tool:
 
 
 def _moved(schema: Any, place: str) -> Any:
-    """The schema as a part of another one, at `place`: its references to parts of itself lead there."""
+    """The schema as a part of another one, at `place`: references to its parts lead there (anchors do anyway)."""
     if isinstance(schema, Mapping):
-        return {
-            key: place + one[1:]
-            if key == "$ref" and isinstance(one, str) and one.startswith("#")
-            else _moved(one, place)
-            for key, one in schema.items()
-        }
+        moved = {key: _moved(one, place) for key, one in schema.items()}
+        if isinstance(reference := schema.get("$ref"), str) and (reference == "#" or reference.startswith("#/")):
+            moved["$ref"] = place + reference[1:]
+        return moved
     return [_moved(one, place) for one in schema] if isinstance(schema, list | tuple) else schema
