@@ -125,10 +125,10 @@ def test_clients_that_come_and_go(tmp_path: Path) -> None:
         reader = Thread(target=log.extend, args=(running.stderr,))
         reader.start()
         server = psutil.Process(running.pid)
-        asyncio.run(load(url, WARM_UP_SECONDS, seed=0))
+        ends = asyncio.run(load(url, WARM_UP_SECONDS, seed=0))
         rest(client)
         before = server.memory_info().rss
-        ends = asyncio.run(load(url, SECONDS, seed=1))
+        ends += asyncio.run(load(url, SECONDS, seed=1))
         rest(client)
         growth = server.memory_info().rss - before
         print(f"{dict(ends)}; {before / 2**20:.1f} MiB, then {growth / 2**20:+.1f} MiB")
