@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.encoders.inputs import EncoderInput
 from hybrid.frontend.detokenizer import Decodes
 from hybrid.frontend.generation import Generation, Update

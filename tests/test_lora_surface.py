@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hybrid import LLM, LoRARequest, SamplingParams
+from hybrid.adapters.adapter import Adapter
 from hybrid.adapters.checkpoint import AdapterCheckpoint
-from hybrid.adapters.registry import Adapter
 from hybrid.adapters.store import AdapterStore
 from hybrid.adapters.weights import AdapterWeights
 from hybrid.checkpoints import find_checkpoint
@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_read_ends_those_who_wait_for_it(
     last = run(engine)
     for request_id in ("first", "second"):
         assert last[request_id].finish_reason == "error"
-        assert last[request_id].error == "adapter: adapter 'poet': the disk is gone"
+        assert last[request_id].error == "adapter: 'poet' cannot be used: the disk is gone"
     assert last["other"].finish_reason == "stop"
     files.broken = ""
     add(engine, "again", adapter)

@@ -31,6 +31,7 @@ AS_IN_VLLM = "Flags of vLLM that choose nothing here"
 
 
 def serve(
+    context: typer.Context,
     model: Annotated[str | None, typer.Argument(help=f"{MODEL} Default: tiny.")] = None,
     model_option: Annotated[str | None, typer.Option("--model", help="The same, as an option.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all of them.")] = "127.0.0.1",
@@ -120,22 +121,7 @@ def serve(
     from hybrid.warm_up import warm_up
 
     try:
-        without_vllm(
-            {
-                "enable_auto_tool_choice": enable_auto_tool_choice,
-                "tool_call_parser": tool_call_parser,
-                "tensor_parallel_size": tensor_parallel_size,
-                "pipeline_parallel_size": pipeline_parallel_size,
-                "data_parallel_size": data_parallel_size,
-                "trust_remote_code": trust_remote_code,
-                "enforce_eager": enforce_eager,
-                "enable_chunked_prefill": enable_chunked_prefill,
-                "quantization": quantization,
-                "kv_cache_dtype": kv_cache_dtype,
-                "load_format": load_format,
-                "disable_log_stats": disable_log_stats,
-            }
-        )
+        without_vllm(context.params)
         args = EngineArgs(
             model=model,
             tokenizer=tokenizer,

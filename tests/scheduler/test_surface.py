@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.plan import StepResult

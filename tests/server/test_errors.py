@@ -174,7 +174,7 @@ def test_tokens_there_and_back(server: Running) -> None:
     refused(server, "/detokenize", {"tokens": [2**80]})
 
 
-def test_care(server: Running) -> None:
+def test_health_metrics_and_pools(server: Running) -> None:
     assert server.http.get("/health").status_code == 200
     assert server.http.get("/ping").status_code == server.http.post("/ping").status_code == 200
     assert set(server.http.get("/version").json()) == {"version"}

@@ -9,8 +9,6 @@ from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
-from tests.server.serving import Running
-
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello, who are you?"}]
 
 
@@ -22,11 +20,6 @@ class Point(BaseModel):
 class Shape(BaseModel):
     points: list[Point] = Field(min_length=1, max_length=2)
     closed: bool | None
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
 def schema_format(schema: dict[str, Any]) -> Any:
