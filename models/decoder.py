@@ -22,6 +22,7 @@ from .layers.mlp import MLP
 from .layers.moe import MoE
 from .layers.norm import Norm
 from .layers.per_layer import PerLayerEmbedding, PerLayerInput
+from .layers.residual import Residual
 from .layers.rglru import RGLRU
 from .layers.short_conv import ShortConv
 from .layers.step import Step
@@ -58,16 +59,18 @@ class Branch:
     scale: torch.Tensor | None
     dtype: torch.dtype  # of what the layers read
 
-    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        normed = (x if self.pre_norm is None else self.pre_norm(x)).to(self.dtype)
+    def __call__(self, stream: Residual, step: Step) -> None:
+        """Mutates the stream."""
+        normed = stream.normed(self.pre_norm).to(self.dtype)
         first, *others = self.layers
         added = first(normed, step)
         for layer in others:
             added = added + layer(normed, step)
         if self.post_norm is not None:
             added = self.post_norm(added)
-        out = torch.add(x, added, alpha=self.multiplier)
-        return out if self.scale is None else out * self.scale
+        stream.add(added, self.multiplier)
+        if self.scale is not None:
+            stream.scale(self.scale)
 
 
 class Decoder:
@@ -97,17 +100,21 @@ class Decoder:
         self._per_layer = None if design.per_layer is None else PerLayerEmbedding(design.per_layer, weights)
         index = 0
         indices: dict[str, int] = {}  # of the caches of attentions, by name
-        branches = []
+        layers = []
         blocks: Blocks = {}
-        for branch in (branch for layer in design.layers for branch in layer.branches):
-            built = []
-            for part in branch.parts:
-                built.append(_build(part, weights, index, indices, blocks))
-                index += len(part.specs(CacheDtypes()))
-            pre, post = (None if norm is None else Norm(norm, weights) for norm in (branch.pre_norm, branch.post_norm))
-            scale = None if branch.scale is None else weights(branch.scale)
-            branches.append(Branch(pre, tuple(built), post, branch.multiplier, scale, self.dtype))
-        self._branches = tuple(branches)
+        for layer in design.layers:
+            branches = []
+            for branch in layer.branches:
+                built = []
+                for part in branch.parts:
+                    built.append(_build(part, weights, index, indices, blocks))
+                    index += len(part.specs(CacheDtypes()))
+                norms = (branch.pre_norm, branch.post_norm)
+                pre, post = (None if norm is None else Norm(norm, weights) for norm in norms)
+                scale = None if branch.scale is None else weights(branch.scale)
+                branches.append(Branch(pre, tuple(built), post, branch.multiplier, scale, self.dtype))
+            layers.append(tuple(branches))
+        self._layers = tuple(layers)
         self.lora_sites = weights.sites
 
     @property
@@ -123,20 +130,25 @@ class Decoder:
 
         Mutates the caches in `context`: keys and values of every token, and the state of every row.
         """
-        x = self._embed(context.token_ids, context.lora)
-        if context.images is not None:
-            x[context.images.indices] = context.images.embeddings.to(x.dtype)
+        x, images = self._embed(context.token_ids, context.lora), context.images
+        levels: list[torch.Tensor] = []
+        if images is not None:
+            first, *levels = images.embeddings.to(x.dtype).split(self._design.hidden_size, dim=1)
+            assert len(levels) == self._design.deepstack, f"image embeddings of {1 + len(levels)} levels"
+            x[images.indices] = first
         step = Step(
             context,
             self._ops,
             x,
             None if self._per_layer is None else self._per_layer(context.token_ids, x, context.lora),
         )
-        if self._design.residual_float32:
-            x = x.float()
-        for branch in self._branches:
-            x = branch(x, step)
-        return x
+        stream = Residual(x.float() if self._design.residual_float32 else x)
+        for index, branches in enumerate(self._layers):
+            for branch in branches:
+                branch(stream, step)
+            if images is not None and index < len(levels):
+                stream.add_rows(images.indices, levels[index])
+        return stream.value()
 
     def compute_logits(self, hidden: torch.Tensor, lora: LoraBatch | None = None) -> torch.Tensor:
         """[n, hidden_size] as `forward` gives it, and what adapters do to these n rows -> [n, vocab_size] float32."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hybrid.adapters.registry import AdapterRegistry
+from hybrid.adapters.adapter import AdapterRegistry
 from hybrid.capacity.step_work import Adapted, AdaptedRows, StepWork
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.config import SchedulerConfig
