@@ -26,7 +26,10 @@ DTYPES = ("F64", "F32", "F16", "BF16")
 NAMED_AT_MOST = 5  # modules that one error sentence lists
 _PREFIX = "base_model.model."
 _BASE_LAYER = ".base_layer"
-_MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?(?P<which>[AB])(?P<rest>(\.[^.]+)*)")
+# Behind A or B an adapter's name may stand. An embedding's matrices are parameters themselves.
+_MATRIX = re.compile(
+    r"(?P<module>.+)\.lora_(?:(?P<which>[AB])(?:\.[^.]+)?\.weight|embedding_(?P<table>[AB])(?:\.[^.]+)?)"
+)
 _EXPERT = re.compile(r"(?P<experts>.+)\.(?P<index>\d+)\.(?P<projection>[^.]+)")
 
 
@@ -61,7 +64,7 @@ class AdapterCheckpoint:
         try:
             unchanged = files.stamp(path) == self.stamp  # before, too: it may be a pipe by now
             data = path.read_bytes() if unchanged else b""
-            unchanged = unchanged and files.stamp(path) == self.stamp and len(data) == self.stamp[1]
+            unchanged = unchanged and files.stamp(path) == self.stamp and len(data) == self.stamp.size
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror or 'it is not there'}") from None
         if not unchanged:
@@ -158,22 +161,15 @@ def _pairs(shapes: Mapping[str, Shape], names: ModuleNames) -> dict[str, dict[st
     pairs: dict[str, dict[str, str]] = defaultdict(dict)
     for key, shape in shapes.items():
         name = key.removeprefix(_PREFIX)
+        if _is_base_table(name, shape, names):
+            continue
         match = _MATRIX.fullmatch(name)
         if match is None:
-            if not _is_base_table(name, shape, names):
-                raise ValueError(f"tensor {key} is no matrix of LoRA, and nothing else is supported")
-            continue
-        parts = match["rest"].split(".")[1:]  # an adapter's name may stand in between
-        if match["embedding"] is None and (not parts or parts.pop() != "weight"):
             raise ValueError(f"tensor {key} is no matrix of LoRA, and nothing else is supported")
-        if len(parts) > 1:
-            raise ValueError(f"tensor {key} is no matrix of LoRA, and nothing else is supported")
-        pair = pairs[match["module"]]
-        if match["which"] in pair:
-            raise ValueError(
-                f"tensors {pair[match['which']]} and {key} belong to one module; only one adapter per file"
-            )
-        pair[match["which"]] = key
+        pair, which = pairs[match["module"]], match["which"] or match["table"]
+        if which in pair:
+            raise ValueError(f"tensors {pair[which]} and {key} belong to one module; only one adapter per file")
+        pair[which] = key
     for pair in pairs.values():
         if len(pair) == 1:
             [key] = pair.values()

@@ -44,6 +44,7 @@ _WHY = {
     "use_dora": "DoRA is not supported",
     "lora_bias": "biases of LoRA matrices are not supported",
 }
+_ANY_LAYER = re.compile(r".*?\.[^.]*\.(?P<idx>\d+)\.")
 _HARMLESS_INITS = (True, False, None, "gaussian", "eva", "orthogonal")  # others change the base model's weights
 
 
@@ -53,14 +54,14 @@ class AdapterConfig:
 
     rank: int
     alpha: float
-    use_rslora: bool = False
-    rank_pattern: Mapping[re.Pattern[str], int] | None = None  # compiled: there may be one for every module
-    alpha_pattern: Mapping[re.Pattern[str], float] | None = None
-    target_modules: str | frozenset[str] | None = None  # a regular expression, or last parts of names
-    target_parameters: tuple[str, ...] = ()
-    exclude_modules: str | frozenset[str] | None = None
-    layers_to_transform: frozenset[int] | None = None
-    layers_pattern: tuple[str, ...] = ()
+    use_rslora: bool
+    rank_pattern: Mapping[re.Pattern[str], int]  # compiled: there may be one for every module
+    alpha_pattern: Mapping[re.Pattern[str], float]
+    target_modules: str | frozenset[str] | None  # a regular expression, or last parts of names
+    target_parameters: tuple[str, ...]
+    exclude_modules: str | frozenset[str] | None
+    layers_to_transform: frozenset[int]  # none: all
+    layers_pattern: tuple[re.Pattern[str], ...]  # a match has the layer's number as `idx`
 
     def selects_module(self, name: str) -> bool:
         """Whether PEFT adapts the module `name` (True also where the configuration names none)."""
@@ -74,9 +75,8 @@ class AdapterConfig:
             return False
         if not self.layers_to_transform or isinstance(self.target_modules, str) or name in self.target_modules:
             return True
-        patterns = [_layer(pattern) for pattern in self.layers_pattern] or [r".*?\.[^.]*\.(?P<idx>\d+)\."]
-        for pattern in patterns:
-            if (match := re.match(pattern, name)) is not None:
+        for pattern in self.layers_pattern or (_ANY_LAYER,):
+            if (match := pattern.match(name)) is not None:
                 return int(match["idx"]) in self.layers_to_transform
         return False
 
@@ -85,10 +85,9 @@ class AdapterConfig:
         return any(name == target or name.endswith(f".{target}") for target in self.target_parameters)
 
     def expressions(self) -> list[str]:
-        """Every regular expression that the other methods match, as they match it."""
+        """Every regular expression that the other methods match with the beginning or the whole of a name."""
         whole = [one for one in (self.target_modules, self.exclude_modules) if isinstance(one, str)]
-        ends = [one.pattern for patterns in (self.rank_pattern, self.alpha_pattern) for one in patterns or ()]
-        return [*whole, *ends, *map(_layer, self.layers_pattern)]
+        return [*whole, *(one.pattern for one in (*self.rank_pattern, *self.alpha_pattern, *self.layers_pattern))]
 
     def rank_of(self, name: str) -> int:
         return _by_pattern(self.rank_pattern, name, self.rank)
@@ -103,8 +102,7 @@ def read_config(folder: Path) -> AdapterConfig:
     """Raises ValueError: one sentence for what is wrong or not supported, with key and value."""
     path = folder / CONFIG
     try:
-        _, size, _ = stamp(path)
-        if size > MAX_BYTES:
+        if (size := stamp(path).size) > MAX_BYTES:
             raise ValueError(f"{path} has {size:,} bytes, more than {MAX_BYTES:,}")
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no {CONFIG}") from None
@@ -130,11 +128,10 @@ def _read(data: Mapping[str, Any]) -> AdapterConfig:
     init = data.get("init_lora_weights", True)
     if not isinstance(init, bool | str | None) or init not in _HARMLESS_INITS:
         raise _error("init_lora_weights", init, "one that leaves the base model's weights as they are; convert it")
-    for key in data.keys() - _IGNORED - _READ:
+    for key in sorted(data.keys() - _IGNORED - _READ):
         if not any(data[key] == neutral and type(data[key]) is type(neutral) for neutral in _NEUTRAL):
             raise ValueError(f"{key} {_shown(data[key])}: {_WHY.get(key, 'this option is not supported')}")
     rank = _positive("r", data.get("r", 8))
-    layers = data.get("layers_to_transform")
     patterns = data.get("layers_pattern")
     patterns = (patterns,) if isinstance(patterns, str) and patterns else _strings("layers_pattern", patterns)
     return AdapterConfig(
@@ -146,8 +143,10 @@ def _read(data: Mapping[str, Any]) -> AdapterConfig:
         target_modules=_names_or_pattern(data, "target_modules"),
         target_parameters=_strings("target_parameters", data.get("target_parameters")),
         exclude_modules=_names_or_pattern(data, "exclude_modules"),
-        layers_to_transform=None if layers is None else _integers("layers_to_transform", layers),
-        layers_pattern=tuple(_expression("layers_pattern", pattern) for pattern in patterns),
+        layers_to_transform=_integers("layers_to_transform", data.get("layers_to_transform")),
+        layers_pattern=tuple(
+            _compiled("layers_pattern", pattern, rf"(?:^|.*?\.)(?:{pattern})\.(?P<idx>\d+)\.") for pattern in patterns
+        ),
     )
 
 
@@ -157,17 +156,9 @@ def _matches(names: str | frozenset[str], name: str) -> bool:
     return name in names or any(name.endswith(f".{end}") for end in names)
 
 
-def _layer(pattern: str) -> str:
-    """For names in which a layer's number follows what `pattern` matches."""
-    return rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\."
-
-
-def _by_pattern(patterns: Mapping[re.Pattern[str], Number] | None, name: str, default: Number) -> Number:
+def _by_pattern(patterns: Mapping[re.Pattern[str], Number], name: str, default: Number) -> Number:
     """The first pattern that fits counts."""
-    for pattern, value in (patterns or {}).items():
-        if pattern.match(name):
-            return value
-    return default
+    return next((value for pattern, value in patterns.items() if pattern.match(name)), default)
 
 
 def _names_or_pattern(data: Mapping[str, Any], key: str) -> str | frozenset[str] | None:
@@ -179,7 +170,7 @@ def _names_or_pattern(data: Mapping[str, Any], key: str) -> str | frozenset[str]
         return frozenset(_strings(key, value))
     if value.lower() == ALL_LINEAR:
         return ALL_LINEAR
-    return _expression(key, value)
+    return _compiled(key, value, value).pattern
 
 
 def _patterns(data: Mapping[str, Any], key: str) -> list[tuple[re.Pattern[str], Any]]:
@@ -189,15 +180,15 @@ def _patterns(data: Mapping[str, Any], key: str) -> list[tuple[re.Pattern[str], 
         return []
     if not isinstance(value, dict):
         raise _error(key, value, "an object")
-    return [(re.compile(rf"(.*\.)?({_expression(key, pattern)})$"), entry) for pattern, entry in value.items()]
+    return [(_compiled(key, pattern, rf"(.*\.)?({pattern})$"), entry) for pattern, entry in value.items()]
 
 
-def _expression(key: str, value: str) -> str:
+def _compiled(key: str, given: str, expression: str) -> re.Pattern[str]:
+    """expression: what PEFT makes of the `given` one. Raises ValueError."""
     try:
-        re.compile(value)
+        return re.compile(expression)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"{key} {_shown(value)} is no regular expression: {error}") from None
-    return value
+        raise ValueError(f"{key} {_shown(given)} is no regular expression: {error}") from None
 
 
 def _strings(key: str, value: object) -> tuple[str, ...]:
@@ -209,7 +200,7 @@ def _strings(key: str, value: object) -> tuple[str, ...]:
 
 
 def _integers(key: str, value: object) -> frozenset[int]:
-    listed: Sequence[object] = value if isinstance(value, list) else [value]
+    listed: Sequence[object] = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in listed):
         raise _error(key, value, "an integer or a list of integers")
     return frozenset(entry for entry in listed if isinstance(entry, int))

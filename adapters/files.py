@@ -4,9 +4,17 @@ A folder comes from anybody: opening a pipe or a device in it may never end, and
 """
 
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
-Stamp = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change: what shows that a file was replaced
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What shows that a file was replaced. size: bytes; mtime_ns: of its last change."""
+
+    inode: int
+    size: int
+    mtime_ns: int
 
 
 def stamp(path: Path) -> Stamp:
@@ -19,7 +27,7 @@ def stamp(path: Path) -> Stamp:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if not stat.S_ISREG(found.st_mode):
         raise ValueError(f"{path} is no regular file")
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def folder(path: str | Path) -> Path:

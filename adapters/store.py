@@ -6,15 +6,16 @@ Knows neither requests nor device memory: who needs a generation holds it, and r
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 from pathlib import Path
 from threading import Condition
 
+from .adapter import Adapter
 from .checkpoint import AdapterCheckpoint, open_adapter
 from .naming import ModuleNames, Shape
-from .registry import Adapter, AdapterRegistry
 from .weights import AdapterWeights
 
 logger = logging.getLogger(__name__)
@@ -45,11 +46,14 @@ class _Generation:
 
     adapter: Adapter
     checkpoint: AdapterCheckpoint
-    named: bool = False
     holds: int = 0
     reading: bool = False
     weights: AdapterWeights | None = None
     error: str = ""
+    gone: Future[None] = field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        self.gone.set_running_or_notify_cancel()  # who waits for it may stop waiting, and not cancel it
 
 
 class AdapterStore:
@@ -66,7 +70,8 @@ class AdapterStore:
         self.max_lora_rank = max_lora_rank
         self._names = ModuleNames(targets)
         self._max_idle = max_cpu_loras
-        self._registry = AdapterRegistry()
+        self._lora_ids = count(1)
+        self._named: dict[str, _Generation] = {}  # in the order in which they got their names
         self._generations: OrderedDict[int, _Generation] = OrderedDict()  # least recently used first
         self._changed = Condition()
         self._readers = ThreadPoolExecutor(READERS, "adapter")
@@ -99,32 +104,36 @@ class AdapterStore:
         try:
             self.wait(lora_id)
             with self._changed:
-                if not replace and name in self._registry.names():
+                if not replace and name in self._named:
                     raise ValueError(f"adapter {name!r} is loaded already")
                 self._give_name(generation)
         finally:
             self.release(lora_id)
         return generation.adapter
 
-    def unload(self, name: str) -> Adapter:
-        """Mutates: `name` stands for nothing. Whoever holds the generation keeps it. ValueError: it is not loaded."""
+    def unload(self, name: str) -> Future[None]:
+        """Mutates: `name` stands for nothing. Whoever holds the generation keeps it; done when nobody does any more.
+        Raises ValueError if it is not loaded."""
         with self._changed:
-            return self._forget_name(name)
+            gone = self._find_named(name).gone
+            del self._named[name]
+            self._tidy()
+        return gone
 
     def get(self, name: str) -> Adapter:
         """The generation that `name` stands for. Raises ValueError if it is not loaded."""
         with self._changed:
-            return self._registry.get(name)
+            return self._find_named(name).adapter
 
     def names(self) -> tuple[str, ...]:
         """Of loaded adapters, in the order in which they were loaded."""
         with self._changed:
-            return self._registry.names()
+            return tuple(self._named)
 
     def path(self, name: str) -> Path:
         """The folder of the adapter that `name` stands for. Raises ValueError if it is not loaded."""
         with self._changed:
-            return self._generations[self._registry.get(name).lora_id].checkpoint.folder
+            return self._find_named(name).checkpoint.folder
 
     # --- weights -------------------------------------------------------------------------------------------------
 
@@ -135,7 +144,7 @@ class AdapterStore:
         """
         with self._changed:
             generation = self._find(lora_id)
-            if not generation.named:
+            if not self._is_named(generation):
                 raise ValueError(f"adapter {generation.adapter.name!r} was unloaded")
             generation.holds += 1
             if generation.weights is None:
@@ -156,12 +165,13 @@ class AdapterStore:
             return self._status(self._find(lora_id))
 
     def wait(self, lora_id: int) -> None:
-        """Blocks until the weights are there. Raises ValueError when they cannot be read, or the generation is gone."""
+        """Blocks until the weights are there: of a held generation, as others may leave before that shows. Raises
+        ValueError when they cannot be read, or the generation is gone."""
         with self._changed:
-            while (status := self._status(self._find(lora_id))).state is AdapterState.PENDING:
+            while (status := self._status(generation := self._find(lora_id))).state is AdapterState.PENDING:
                 self._changed.wait()
         if status.state is AdapterState.FAILED:
-            raise ValueError(status.error)
+            raise ValueError(f"adapter {generation.adapter.name!r}: {status.error}")
 
     def weights(self, lora_id: int) -> AdapterWeights:
         """Of a generation that is ready; others are a ValueError."""
@@ -186,25 +196,29 @@ class AdapterStore:
             raise ValueError(f"adapter {lora_id} is not loaded")
         return self._generations[lora_id]
 
+    def _find_named(self, name: str) -> _Generation:
+        if name not in self._named:
+            raise ValueError(f"adapter {name!r} is not loaded; loaded are {sorted(self._named)}")
+        return self._named[name]
+
+    def _is_named(self, generation: _Generation) -> bool:
+        return self._named.get(generation.adapter.name) is generation
+
+    def _is_needed(self, generation: _Generation) -> bool:
+        return generation.holds > 0 or self._is_named(generation)
+
     def _add(self, name: str, checkpoint: AdapterCheckpoint) -> _Generation:
         """Mutates: a new generation, for which no name stands, is being read."""
-        adapter = self._registry.create(name, checkpoint.rank)
+        adapter = Adapter(name, next(self._lora_ids), checkpoint.rank)
         generation = self._generations[adapter.lora_id] = _Generation(adapter, checkpoint)
         self._read(generation)
         return generation
 
     def _give_name(self, generation: _Generation) -> None:
         """Mutates: its name stands for it, and no longer for an older one."""
-        generation.named = True
-        if generation.adapter.name in self._registry.names():
-            self._forget_name(generation.adapter.name)
-        self._registry.put(generation.adapter)
-
-    def _forget_name(self, name: str) -> Adapter:
-        adapter = self._registry.unload(name)
-        self._generations[adapter.lora_id].named = False
+        self._named.pop(generation.adapter.name, None)
+        self._named[generation.adapter.name] = generation
         self._tidy()
-        return adapter
 
     def _status(self, generation: _Generation) -> AdapterStatus:
         if generation.weights is not None:
@@ -223,8 +237,9 @@ class AdapterStore:
     def _tidy(self) -> None:
         """Mutates: what nobody needs goes."""
         for lora_id, generation in list(self._generations.items()):
-            if not generation.named and not generation.holds:
+            if not self._is_needed(generation):
                 del self._generations[lora_id]
+                generation.gone.set_result(None)
         idle = [entry for entry in self._generations.values() if entry.weights is not None and not entry.holds]
         if self._max_idle is not None:
             for generation in idle[: max(0, len(idle) - self._max_idle)]:
@@ -237,12 +252,13 @@ class AdapterStore:
         """Mutates: its weights, or why there are none. Whatever goes wrong is this generation's alone."""
         weights, error = None, ""
         with self._changed:
-            wanted = generation.named or generation.holds
+            needed = self._is_needed(generation)
         try:
-            weights = generation.checkpoint.read() if wanted else None
+            weights = generation.checkpoint.read() if needed else None
         except Exception as problem:
-            error = f"adapter {generation.adapter.name!r}: {str(problem) or type(problem).__name__}"
-            logger.warning("%s", error, exc_info=not isinstance(problem, ValueError))
+            error = str(problem) or type(problem).__name__
+            name = generation.adapter.name
+            logger.warning("adapter %r: %s", name, error, exc_info=not isinstance(problem, ValueError))
         with self._changed:
             generation.reading = False
             generation.weights, generation.error = weights, error

@@ -15,7 +15,7 @@ from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import ParamSpec, Protocol, TypeVar
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.frontend.collector import Collector
 from hybrid.frontend.generation import Update
 from hybrid.frontend.processor import Processor

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from itertools import count
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.frontend.collector import Collector
 from hybrid.frontend.generation import Update
 from hybrid.frontend.processor import Processor

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.adapters.store import AdapterStore
 from hybrid.frontend.messages import read_conversation
 from hybrid.frontend.prompt import Prompt

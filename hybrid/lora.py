@@ -8,7 +8,7 @@ from hybrid.models.blueprint.parts import Shape
 from hybrid.scheduler.request import Gate, GateStatus
 
 if TYPE_CHECKING:  # brings torch
-    from hybrid.adapters.registry import Adapter
+    from hybrid.adapters.adapter import Adapter
     from hybrid.adapters.store import AdapterStore
 
     from .engine_args import EngineArgs
@@ -21,7 +21,7 @@ def adapter_gate(store: "AdapterStore", adapter: "Adapter") -> Gate:
     return Gate(
         GATE,
         poll=lambda: GateStatus(store.status(adapter.lora_id).state.value),
-        error=lambda: store.status(adapter.lora_id).error,
+        error=lambda: f"{adapter.name!r} cannot be used: {store.status(adapter.lora_id).error}",
     )
 
 

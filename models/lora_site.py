@@ -7,6 +7,7 @@ Knows no adapter's name and no request: `ops/lora.py` says which tokens take whi
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import pad
 
 from hybrid.pools.specs import LORA_RANK_UNIT
 
@@ -56,16 +57,16 @@ class LoraSite:
             b = b[self._order]
         if self._columns is not None:
             a = a * self._columns
-        rank = len(a)
-        rows = a.new_zeros(len(units) * LORA_RANK_UNIT, self.inputs)
-        rows[:rank] = a
-        rows = rows.view(len(units), LORA_RANK_UNIT, self.inputs)
-        self.a[units] = (rows.transpose(1, 2) if self.table else rows).to(self.a.dtype)
-        columns = b.new_zeros(len(units) * LORA_RANK_UNIT, self.outputs)
-        columns[:rank] = b.t()
-        self.b[units] = columns.view(len(units), LORA_RANK_UNIT, self.outputs).to(self.b.dtype)
+        a, b = _in_units(a, len(units)), _in_units(b.t(), len(units))
+        self.a[units] = (a.mT if self.table else a).to(self.a.dtype)
+        self.b[units] = b.to(self.b.dtype)
         self.filled[units.numpy(force=True)] = True
 
     def clear(self, units: torch.Tensor) -> None:
         """Mutates: an adapter that holds these units [n] changes nothing here. What they held is never read."""
         self.filled[units.numpy(force=True)] = False
+
+
+def _in_units(ranks: torch.Tensor, units: int) -> torch.Tensor:
+    """[r, n] -> [units, 8, n], zeros behind the last rank."""
+    return pad(ranks, (0, 0, 0, units * LORA_RANK_UNIT - len(ranks))).view(units, LORA_RANK_UNIT, -1)

@@ -154,10 +154,14 @@ def pool_bytes(sizes: PoolSizes, spec: ModelSpec, lora_bytes_per_unit: int = 0) 
     )
 
 
+USUAL_IMAGE = 1024  # tokens: about a megapixel in models whose images keep their size
+
+
 def default_encoder_tokens(spec: ModelSpec, max_num_seqs: int) -> int:
-    """Of the encoder pool where nobody says: an image for each of up to 16 requests, 4 at least."""
-    image = spec.encoder.max_tokens_per_image if spec.encoder is not None else 0
-    return min(max(max_num_seqs, 4), 16) * image
+    """Of the encoder pool where nobody says: an image for each of up to 16 requests, 4 at least. Images count with at
+    most USUAL_IMAGE tokens, but the largest has room."""
+    most = spec.encoder.max_tokens_per_image if spec.encoder is not None else 0
+    return max(most, min(max(max_num_seqs, 4), 16) * min(most, USUAL_IMAGE))
 
 
 RESUME_POINT_SHARE = 0.25  # of what is left after promises and one request of full length
@@ -215,7 +219,11 @@ def size_pools(
     left = memory_bytes - pool_bytes(sizes, spec).total
     if left < 0:
         need = memory_bytes - left
-        raise ValueError(f"memory of {memory_bytes} bytes does not hold one request: bounded pools alone need {need}")
+        why = f"memory of {memory_bytes} bytes does not hold one request: bounded pools alone need {need}"
+        embeddings = pool_bytes(sizes, spec).encoder
+        if embeddings > memory_bytes // 2:
+            why += f", of which {embeddings} are for {images} image tokens (encoder_tokens)"
+        raise ValueError(why)
     point_bytes = spec.state_bytes_per_slot + quota * block_size * spec.window_bytes_per_token
     if point_bytes:
         spare = max(0, left - longest * block_bytes)

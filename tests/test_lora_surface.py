@@ -1,5 +1,6 @@
 """Adapters as users of the engine, of LLM and of the command line meet them: names, gates, errors, what is held."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -9,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hybrid import LLM, LoRARequest, SamplingParams
+from hybrid.adapters.adapter import Adapter
 from hybrid.adapters.checkpoint import AdapterCheckpoint
-from hybrid.adapters.registry import Adapter
 from hybrid.adapters.store import AdapterStore
 from hybrid.adapters.weights import AdapterWeights
 from hybrid.checkpoints import find_checkpoint
@@ -108,7 +109,7 @@ def test_a_file_that_cannot_be_read_ends_those_who_wait_for_it(
     last = run(engine)
     for request_id in ("first", "second"):
         assert last[request_id].finish_reason == "error"
-        assert last[request_id].error == "adapter: adapter 'poet': the disk is gone"
+        assert last[request_id].error == "adapter: 'poet' cannot be used: the disk is gone"
     assert last["other"].finish_reason == "stop"
     files.broken = ""
     add(engine, "again", adapter)
@@ -299,10 +300,31 @@ def test_the_command_line_answers_with_an_adapter(adapters: Path) -> None:
         (["--lora-modules=poet"], "--lora-modules takes NAME=PATH with every name once, got 'poet'"),
         (["--lora-modules=a=x", "--lora-modules=a=y"], "with every name once, got 'a=y'"),
         (["--lora-modules=a=/nowhere"], "adapter 'a': /nowhere is no folder with an adapter"),
-        (["--lora=poet"], "--lora 'poet' is none of the adapters of --lora-modules: there are none"),
+        (["--lora=poet"], "--lora 'poet' is none of the adapters of --lora-modules: there are none; add --lora-"),
+        (['--lora-modules={"name": "a"}'], 'with every name once, got \'{"name": "a"}\''),
+        (["--lora-modules={"], "with every name once, got '{'"),
+        (['--lora-modules={"name": "a", "path": "/nowhere", "base_model_name": "b"}'], "adapter 'a': /nowhere is no"),
         (["--enable-lora", "--max-loras=0"], "max_loras must be an integer of at least 1, got 0"),
     ],
 )
 def test_the_command_line_says_what_is_wrong(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(app, ["generate", "Hello", "--memory=16MiB", *arguments])
     assert done.exit_code == 2 and message in done.output
+
+
+@pytest.mark.parametrize("model", [["tiny"], ["--model=tiny"], []])
+def test_serve_takes_several_adapters_after_one_flag_as_vllm_does(
+    adapters: Path, monkeypatch: pytest.MonkeyPatch, model: list[str]
+) -> None:
+    served: list[list[str]] = []
+
+    def stop(args: EngineArgs) -> None:
+        served.append([str(args.model), *args.lora_modules])
+        raise ValueError("far enough")
+
+    monkeypatch.setattr("hybrid.engine_setup.set_up", stop)
+    clerk = json.dumps({"name": "clerk", "path": str(adapters / "clerk")})
+    values = [f"poet={adapters / 'poet'}", clerk]
+    for flags in (["--lora-modules", *values], [f"--lora-modules={values[0]}", values[1]]):
+        CliRunner().invoke(app, ["serve", *flags, "--port=0", *model])
+    assert served == [["tiny", "poet", "clerk"]] * 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.adapters.store import AdapterStore
 from hybrid.checkpoints import find_checkpoint
 from hybrid.engine_args import EngineArgs

@@ -8,6 +8,7 @@ from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.encoders.inputs import EncoderInput
 from hybrid.engine import Runner
 from hybrid.grammar.backend import Masks
+from hybrid.models.image_positions import ImagePositions
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import StepPlan
@@ -36,8 +37,9 @@ class TimedRunner:
         images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
+        image_positions: ImagePositions | None = None,
     ) -> None:
-        self._runner.add_request(request_id, params, images, eos_token_ids, seed)
+        self._runner.add_request(request_id, params, images, eos_token_ids, seed, image_positions)
 
     def remove_request(self, request_id: str) -> None:
         self._runner.remove_request(request_id)

@@ -13,6 +13,7 @@ from hybrid import __version__
 
 from .calibrate import calibrate
 from .chat import chat
+from .command import Command, SeveralLoraModules
 from .generate import generate
 from .plan import plan
 from .serve import serve
@@ -33,6 +34,7 @@ app = typer.Typer(
     help="Serve hybrid language models: six memory pools, one atomic admission.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
+    rich_markup_mode=None,  # see command.py
 )
 
 
@@ -56,6 +58,9 @@ app.command()(generate)
 app.command()(plan)
 app.command("plan calibrate")(calibrate)
 app.command()(serve)
+
+for _command in app.registered_commands:
+    _command.cls = SeveralLoraModules if _command.callback is serve else Command
 
 
 def main() -> None:

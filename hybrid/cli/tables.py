@@ -16,11 +16,17 @@ def figures_table(first: str, *columns: str) -> Table:
 
 
 def print_table(table: Table) -> None:
-    console = Console()
+    """As wide as it needs."""
+    console = _console()
     console.width = max(console.width, WIDTH)
     console.print(table)
 
 
 def say(line: str) -> None:
     """Prints a line as it is."""
-    Console().print(line, soft_wrap=True, highlight=False, markup=False)
+    _console().print(line, soft_wrap=True)
+
+
+def _console() -> Console:
+    """A name of a file may look like markup, or like an emoji."""
+    return Console(markup=False, emoji=False, highlight=False)

@@ -18,7 +18,7 @@ def resolve_image(source: ImageSource) -> ImageSource:
         if scheme == "data":
             return _data(source)
         if scheme in ("http", "https", "ftp"):
-            raise ValueError(f"{_brief(source)} is not fetched; pass the picture itself, a path or a data: URL")
+            raise ValueError(f"{brief(source)} is not fetched; pass the picture itself, a path or a data: URL")
         if scheme == "file":
             return Path(url2pathname(urlsplit(source).path))
     return Path(source)
@@ -28,14 +28,15 @@ def _data(url: str) -> bytes:
     """The bytes in a data: URL (RFC 2397)."""
     header, comma, body = url.partition(",")
     if not comma:
-        raise ValueError(f"{_brief(url)} is no data: URL: it has no comma")
+        raise ValueError(f"{brief(url)} is no data: URL: it has no comma")
     if not header.lower().endswith(";base64"):
         return unquote_to_bytes(body)
     try:
         return base64.b64decode("".join(unquote(body).split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{_brief(url)} holds no valid base64: {error}") from None
+        raise ValueError(f"{brief(url)} holds no valid base64: {error}") from None
 
 
-def _brief(text: str) -> str:
+def brief(text: str) -> str:
+    """A reference as a message names it."""
     return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -112,12 +112,10 @@ def read_tools(tools: object, tool_choice: object = None, parallel: bool = True)
     if len(set(names)) < len(names):
         raise ValueError(f"two tools have one name, among {names}")
     rendered = tuple(dict(tool) for tool in tools)
-    if tool_choice is None or tool_choice == "auto":
-        return ToolChoice(read, rendered, "auto", parallel=parallel)
     if tool_choice == "none":  # as in vLLM, the model is not told of tools that it may not call
         return ToolChoice()
-    if tool_choice == "required":
-        return ToolChoice(read, rendered, "required", parallel=parallel)
+    if tool_choice in (None, "auto", "required"):
+        return ToolChoice(read, rendered, "required" if tool_choice == "required" else "auto", parallel=parallel)
     name = None
     if isinstance(tool_choice, Mapping) and tool_choice.get("type") == "function":
         function = tool_choice.get("function")
@@ -148,10 +146,10 @@ class ToolCallParser:
         """Mutates. Content that cannot be part of a call any more, and the calls that this piece completed."""
         if self._choice.mode == "named":
             return self._named(text) if text else Parsed()
+        if self._choice.mode == "none":
+            return Parsed(text)
         self._held += text
         self._first = self._first or text.lstrip()[:1]
-        if self._choice.mode == "none":
-            return Parsed(self._take_held())
         if self._choice.mode == "required" or self._may_be_bare():
             return Parsed()
         content = ""
@@ -184,16 +182,11 @@ class ToolCallParser:
         if self._choice.mode == "named":
             return self._named("") if self.num_calls == 0 else Parsed()
         held, self._held = self._held, ""
-        if self._choice.mode != "none" and not self._in_call:
+        if not self._in_call:
             calls = self._read_bare(held)
-            if calls:
-                return Parsed(calls=calls)
-        if self._in_call:  # some models end without the closing tag
-            found = self._read_call(held)
-            if found is not None:
-                return Parsed(calls=found)
-            held = OPEN + held
-        return Parsed(self._content(held))
+            return Parsed(calls=calls) if calls else Parsed(self._content(held))
+        found = self._read_call(held)  # some models end without the closing tag
+        return Parsed(self._content(OPEN + held)) if found is None else Parsed(calls=found)
 
     def _named(self, text: str) -> Parsed:
         """Mutates `num_calls`."""
@@ -201,11 +194,6 @@ class ToolCallParser:
         if self.num_calls:
             return Parsed(more_arguments=text)
         return Parsed(calls=(self._new_call(self._choice.name, text),))
-
-    def _take_held(self) -> str:
-        """Mutates."""
-        held, self._held = self._held, ""
-        return held
 
     def _may_be_bare(self) -> bool:
         """Whether all that came so far may be the beginning of a JSON object that is a call."""
@@ -292,12 +280,10 @@ def _read_tool(tool: object, index: int) -> Tool:
 
 
 def _moved(schema: Any, place: str) -> Any:
-    """The schema as a part of another one, at `place`: its references to parts of itself lead there."""
+    """The schema as a part of another one, at `place`: references to its parts lead there (anchors do anyway)."""
     if isinstance(schema, Mapping):
-        return {
-            key: place + one[1:]
-            if key == "$ref" and isinstance(one, str) and one.startswith("#")
-            else _moved(one, place)
-            for key, one in schema.items()
-        }
+        moved = {key: _moved(one, place) for key, one in schema.items()}
+        if isinstance(reference := schema.get("$ref"), str) and (reference == "#" or reference.startswith("#/")):
+            moved["$ref"] = place + reference[1:]
+        return moved
     return [_moved(one, place) for one in schema] if isinstance(schema, list | tuple) else schema

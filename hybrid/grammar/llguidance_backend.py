@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_GRAMMAR_BYTES = 128 * 1024
 MAX_ERROR_CHARACTERS = 300
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _DRAWING = re.compile(r"\s*(\d+ \|.*|\^*)\s*")
 _NOTHING = "NoExtensionBias"  # the engine's word for a grammar without a first token
 _EBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # Lark writes a single colon
@@ -60,7 +61,7 @@ class LLGuidanceBackend:
         text = schema or params.regex or params.grammar or "".join(params.choice or ())
         if (size := len(text.encode(errors="surrogatepass"))) > MAX_GRAMMAR_BYTES:
             raise ValueError(f"grammars may have {MAX_GRAMMAR_BYTES:,} bytes, this one has {size:,}")
-        if "\0" in text or not _is_unicode(text):
+        if _NO_TEXT.search(text):
             raise ValueError("a grammar holds a character that no text may hold")
         if schema is not None:
             check_schema(json.loads(schema))
@@ -175,14 +176,6 @@ def _schema(params: StructuredOutputsParams) -> str | None:
 def _literal(text: str) -> str:
     """A regular expression that matches `text` alone."""
     return "".join(f"\\x{{{ord(character):x}}}" for character in text)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _one_line(message: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 
 from .plan import TokenIds
 

@@ -13,10 +13,12 @@ from pydantic import BaseModel
 
 from hybrid.async_engine import RequestStream
 from hybrid.frontend.generation import Update
+from hybrid.grammar.grammars import GATE as GRAMMAR_GATE
+from hybrid.lora import GATE as ADAPTER_GATE
 from hybrid.outputs import FinishReason, RequestOutput
 
 from .errors import ApiError, as_api_error
-from .event_stream import ClientGoneError, EventStream, client_gone, event, unless_disconnected
+from .event_stream import EventStream, event, unless_disconnected
 from .protocol import PromptTokensDetails, SamplingRequest, Usage
 from .service import Service
 
@@ -63,14 +65,11 @@ class Answering(ABC):
         """The whole answer, or the stream of it once something came. When the client goes, the request ends."""
         try:
             return await unless_disconnected(request.receive, self._answer())
-        except ClientGoneError:
-            return client_gone()
         except ValueError as error:  # of the processor, about the prompt
             raise as_api_error(error) from None
 
     async def _answer(self) -> Response:
         running = await self.start()
-        end = self.service.end
         handed_over = False
         try:
             if not self.stream:
@@ -83,12 +82,12 @@ class Answering(ABC):
             first = await anext(updates)  # before a status is sent: what fails at once is no stream
             for update in first:
                 check_end(update.finish_reason, update.error)
-            response = EventStream(self._events(running, first, updates), lambda: end(running))
+            response = EventStream(self._events(running, first, updates), lambda: self.service.engine.abort(running))
             handed_over = True
             return response
         finally:
             if not handed_over:
-                end(running)
+                self.service.engine.abort(running)
 
     async def _events(
         self, running: RequestStream, first: list[Update], updates: AsyncIterator[list[Update]]
@@ -154,12 +153,12 @@ def check_end(reason: FinishReason | None, error: str | None) -> None:
         raise ApiError(503, "the request was ended because the server shuts down", code="aborted")
     if reason == "error":
         message = error or "the request failed"
-        if message.startswith(("grammar:", "adapter:")):  # gates: what the client asked for cannot be had
+        if message.startswith((f"{GRAMMAR_GATE}:", f"{ADAPTER_GATE}:")):  # what the client asked for cannot be had
             raise ApiError(400, message)
         raise ApiError(500, message)
 
 
 def openai_reason(reason: FinishReason | None) -> Literal["stop", "length"] | None:
     """finish_reason as OpenAI spells it, of what `check_end` let pass."""
-    assert reason in ("stop", "length", None), reason
-    return "stop" if reason == "stop" else "length" if reason == "length" else None
+    assert reason != "abort" and reason != "error"
+    return reason

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,10 +15,10 @@ from hybrid.engine_setup import Setup, default_sampling_params
 from hybrid.scheduler.explain import Explanation
 
 from .adapters import Adapters
-from .care import care_router
 from .chat import chat_router
 from .completions import completions_router
 from .errors import add_handlers, documented
+from .health import health_router
 from .limits import LimitsMiddleware, RequestLimits
 from .lora import lora_router
 from .media import MediaFetcher, MediaPolicy
@@ -53,23 +54,6 @@ def build_server(setup: Setup, args: EngineArgs, options: ServerOptions) -> Serv
     metrics = Metrics(setup.engine.scheduler, names[0])
     engine = AsyncEngine(setup.engine, setup.processor, args.seed, metrics)
     pictures = MediaFetcher(options.media)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine.start()
-        try:
-            yield
-        finally:
-            await engine.stop()
-            await pictures.aclose()
-
-    app = FastAPI(
-        title="hybrid",
-        version=__version__,
-        description="OpenAI's API over a hybrid language model.",
-        lifespan=lifespan,
-        redoc_url=None,
-    )
     config = ServerConfig(
         model_names=names,
         root=str(args.model),
@@ -86,22 +70,15 @@ def build_server(setup: Setup, args: EngineArgs, options: ServerOptions) -> Serv
         max_num_batched_tokens=args.max_num_batched_tokens,
         block_size=setup.sizes.block_size,
     )
-
-    async def explain(request_id: str) -> Explanation | None:
-        """Of several sequences the first one that is still there."""
-        names = (request_id, f"{request_id}-0", f"{request_id}-0-0")
-        return await engine.inspect(
-            lambda inner: next((found for name in names if (found := inner.scheduler.explanation(name))), None)
-        )
-
+    app = _new_app(engine, pictures)
     for router in (
         chat_router(service),
         completions_router(service),
         models_router(service),
         lora_router(service),
         tokenization_router(service),
-        care_router(engine),
-        observe_router(metrics, effective, explain, setup.pool_bytes, setup.limits.limits_document()),
+        health_router(engine),
+        observe_router(metrics, effective, partial(_explain, engine), setup.pool_bytes, setup.limits.limits_document()),
     ):
         app.include_router(router, responses=documented())
     add_handlers(app)
@@ -115,6 +92,35 @@ def build_server(setup: Setup, args: EngineArgs, options: ServerOptions) -> Serv
     )
     app.add_middleware(RequestIds)
     return Server(app, engine)
+
+
+def _new_app(engine: AsyncEngine, pictures: MediaFetcher) -> FastAPI:
+    """Without routes. It starts the engine, and stops both."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine.start()
+        try:
+            yield
+        finally:
+            await engine.stop()
+            await pictures.aclose()
+
+    return FastAPI(
+        title="hybrid",
+        version=__version__,
+        description="OpenAI's API over a hybrid language model.",
+        lifespan=lifespan,
+        redoc_url=None,
+    )
+
+
+async def _explain(engine: AsyncEngine, request_id: str) -> Explanation | None:
+    """Of several sequences the first one."""
+    names = (request_id, f"{request_id}-0", f"{request_id}-0-0")
+    return await engine.inspect(
+        lambda inner: next((found for name in names if (found := inner.scheduler.explanation(name))), None)
+    )
 
 
 def _describe(app: FastAPI) -> None:

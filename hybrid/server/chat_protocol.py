@@ -70,7 +70,7 @@ class CalledFunction(BaseModel):
     """Which function, and with what."""
 
     name: str
-    arguments: str = Field(description="JSON, as the model wrote it.")
+    arguments: str = Field(description="JSON of what it is called with.")
 
 
 class MessageToolCall(BaseModel):

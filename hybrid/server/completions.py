@@ -14,7 +14,7 @@ from hybrid.outputs import RequestOutput
 from .answering import Answering, openai_reason, usage_of
 from .completion_protocol import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from .errors import ApiError
-from .logprobs import completion_logprobs
+from .logprobs import completion_logprobs, num_characters
 from .protocol import MOST_ANSWERS, Usage
 from .request_ids import request_id_of
 from .sampling import check_logprobs, refuse, sampling_params
@@ -47,7 +47,7 @@ class CompletionAnswering(Answering):
         if answers > MOST_ANSWERS:
             raise ApiError(400, f"prompts times n must be at most {MOST_ANSWERS:,}, got {answers:,}", param="prompt")
         self._echoes: list[str] = []  # texts of the prompts, where they are wanted
-        self._offsets: dict[int, int] = {}  # by sequence: characters of a stream so far
+        self._offsets: dict[int, int] = {}  # by sequence: characters of a stream's tokens so far
 
     async def start(self) -> RequestStream:
         prompts = await self.service.engine.prepare(self._process)
@@ -101,14 +101,13 @@ class CompletionAnswering(Answering):
         if not (update.text or update.logprobs or update.finish_reason):
             return None
         offset = self._offsets.get(sequence, 0)
+        self._offsets[sequence] = offset + num_characters(update.logprobs or ())
         choice = CompletionChoice(
             index=sequence,
             text=update.text,
             logprobs=self._logprobs(update.logprobs, offset),
             finish_reason=openai_reason(update.finish_reason),
         )
-        if choice.logprobs is not None:
-            self._offsets[sequence] = offset + sum(map(len, choice.logprobs.tokens))
         if update.stop_reason is not None:
             choice.stop_reason = update.stop_reason
         return self._completion([choice], usage)

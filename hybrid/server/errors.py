@@ -5,7 +5,7 @@ Everything that is wrong with a request becomes an ApiError; what else is raised
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -16,12 +16,17 @@ from starlette.exceptions import HTTPException
 from hybrid.async_engine import EngineDeadError
 from hybrid.frontend.processor import PromptTooLongError
 
-from .error_body import error_body
-
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE = 2000  # characters
-TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+STATUSES = (400, 401, 404, 413, 415, 429, 500, 503, 504)  # of routes
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
 
 
 class ErrorDescription(BaseModel):
@@ -42,22 +47,36 @@ class ErrorResponse(BaseModel):
 class ApiError(Exception):
     """An answer that is an error."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
         self.code = code
+        self.headers = headers
 
     def response(self) -> Response:
-        # Only ASCII: a message may quote what is no valid Unicode.
-        return Response(self.json(), self.status, media_type="application/json")
+        return Response(self.body(), self.status, self.headers, media_type="application/json")
 
-    def json(self) -> str:
+    def body(self) -> bytes:
+        """Only ASCII: a message may quote what is no valid Unicode."""
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         text = str(self)
         if len(text) > MAX_MESSAGE:  # it quotes a value without end
             text = f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
-        return json.dumps(error_body(text, kind, self.code, self.param))
+        error = {"message": text, "type": kind, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for the answer any more."""
 
 
 def as_api_error(error: Exception) -> ApiError:
@@ -74,9 +93,9 @@ def as_api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed at this request; its log says why")
 
 
-def documented(statuses: Sequence[int] = (400, 401, 404, 413, 429, 500, 503, 504)) -> dict[int | str, dict[str, Any]]:
+def documented() -> dict[int | str, dict[str, Any]]:
     """Answers that are errors, for the OpenAPI description of a route."""
-    return {status: {"model": ErrorResponse} for status in statuses}
+    return {status: {"model": ErrorResponse} for status in STATUSES}
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -87,25 +106,33 @@ def add_handlers(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return _invalid(error).response()
+        return _invalid(error, request.headers.get("content-type", "")).response()
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        response = ApiError(error.status_code, str(error.detail)).response()
-        response.headers.update(error.headers or {})
-        return response
+        message = str(error.detail)
+        if error.status_code in (404, 405):  # the router's, as routes raise ApiError; its own words name nothing
+            known = "is not a route" if error.status_code == 404 else "is the wrong method"
+            message = f"{request.method} {request.url.path} {known} of this server; GET /docs lists what there is"
+        return ApiError(error.status_code, message, headers=error.headers).response()
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # which nobody reads
 
     app.add_exception_handler(ApiError, answer)
     app.add_exception_handler(EngineDeadError, answer)
+    app.add_exception_handler(ClientGoneError, gone)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, answer)
 
 
-def _invalid(error: RequestValidationError) -> ApiError:
+def _invalid(error: RequestValidationError, content_type: str) -> ApiError:
     """The first field that is not as described."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"][1:]]  # the first part says body, query or path
+    if not place and content_type and "json" not in content_type.lower():  # the body was not read at all
+        return ApiError(415, f"the body must come with Content-Type: application/json, not {content_type!r}")
     if first["type"] == "json_invalid":
         return ApiError(400, "the body is no valid JSON")
     param = ".".join(place) or None

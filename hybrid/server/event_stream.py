@@ -8,15 +8,11 @@ from fastapi import Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from .errors import as_api_error
+from .errors import ClientGoneError, as_api_error
 
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
-
-
-class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -75,13 +71,8 @@ class EventStream(Response):
             except OSError:
                 raise
             except Exception as error:
-                body = as_api_error(error).json().encode()
-                await send({"type": "http.response.body", "body": b"data: " + body + b"\n\n", "more_body": True})
+                data = b"data: " + as_api_error(error).body() + b"\n\n"
+                await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": DONE, "more_body": False})
         finally:
             await self._events.aclose()
-
-
-def client_gone() -> Response:
-    """What is answered to nobody."""
-    return Response(status_code=499)

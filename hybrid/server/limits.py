@@ -5,14 +5,13 @@ Pure ASGI. Knows no route beyond their paths and no engine: numbers come through
 
 import asyncio
 import hmac
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .error_body import ErrorBody, error_body
+from .errors import ApiError, ClientGoneError
 
 OPEN_PATHS = frozenset({"/health", "/metrics", "/ping", "/version"})  # without a key
 GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
@@ -90,43 +89,46 @@ class LimitsMiddleware:
         except TimeoutError:
             if not limit.expired():
                 raise
-            body = error_body(f"the request took longer than {self._limits.timeout:g} seconds", "timeout_error", 504)
+            late = ApiError(504, f"the request took longer than {self._limits.timeout:g} seconds")
             if not started:
-                await _answer(send, 504, body)
+                await late.response()(scope, receive, send)
             elif streams and not ended:
-                event = b"data: " + json.dumps(body).encode() + b"\n\n"
-                await send({"type": "http.response.body", "body": event})
+                await send({"type": "http.response.body", "body": b"data: " + late.body() + b"\n\n"})
             elif not ended:
                 raise  # the client must not take a part for the whole: the connection breaks
 
     async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
-        limits, path = self._limits, scope["path"]
-        if self._keys and path not in OPEN_PATHS and scope["method"] != "OPTIONS" and not self._has_key(scope):
-            body = error_body("a valid API key is needed: Authorization: Bearer KEY", "authentication_error", 401)
-            await _answer(send, 401, body, {"www-authenticate": "Bearer"})
-            return
-        generates = path in GENERATING_PATHS and scope["method"] == "POST"
-        if generates and limits.max_waiting is not None:
-            told = self._num_waiting()
-            # its place in the queue; those inside that cannot all run wait, also before the engine has told
-            place = max(told + 1 if told else 0, self._num_active + 1 - limits.max_num_seqs)
-            if place > limits.max_waiting:
-                seconds = min(MAX_RETRY_SECONDS, max(1, math.ceil(self._expected_wait())))
-                text = f"{place - 1} requests wait, at most {limits.max_waiting} may; retry in {seconds} seconds"
-                await _answer(send, 429, error_body(text, "rate_limit_error", 429), {"retry-after": str(seconds)})
-                return
-        self._num_active += generates
+        generates = scope["path"] in GENERATING_PATHS and scope["method"] == "POST"
         try:
-            body_read = await _read_body(scope, receive, limits.max_body_bytes)
-            if body_read is None:
-                text = f"the body is larger than {limits.max_body_bytes} bytes"
-                await _answer(send, 413, error_body(text, "invalid_request_error", 413), {"connection": "close"})
-                return
-            await self._app(scope, _replay(body_read, receive), send)
-        except _Disconnected:
-            return
-        finally:
-            self._num_active -= generates
+            self._check_key(scope)
+            if generates:
+                self._check_queue()
+            self._num_active += generates
+            try:
+                body = await _read_body(scope, receive, self._limits.max_body_bytes)
+                await self._app(scope, _replay(body, receive), send)
+            finally:
+                self._num_active -= generates
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+        except ClientGoneError:
+            pass
+
+    def _check_key(self, scope: Scope) -> None:
+        """Raises ApiError, 401."""
+        if self._keys and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS" and not self._has_key(scope):
+            text = "a valid API key is needed: Authorization: Bearer KEY"
+            raise ApiError(401, text, headers={"www-authenticate": "Bearer"})
+
+    def _check_queue(self) -> None:
+        """Raises ApiError, 429, for a request whose place in the queue would be too far back."""
+        most, told = self._limits.max_waiting, self._num_waiting()
+        # those inside that cannot all run wait, also before the engine has told
+        place = max(told + 1 if told else 0, self._num_active + 1 - self._limits.max_num_seqs)
+        if most is not None and place > most:
+            seconds = min(MAX_RETRY_SECONDS, max(1, math.ceil(self._expected_wait())))
+            text = f"{place - 1} requests wait, at most {most} may; retry in {seconds} seconds"
+            raise ApiError(429, text, headers={"retry-after": str(seconds)})
 
     def _has_key(self, scope: Scope) -> bool:
         """In constant time per key: how much of a key is right does not show."""
@@ -136,23 +138,21 @@ class LimitsMiddleware:
         return scheme.lower() == b"bearer" and any(matches)
 
 
-class _Disconnected(Exception):
-    """The client left before its body was complete."""
-
-
-async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
-    """The whole body, or None when it is larger than `limit` bytes, whether or not its length was announced."""
+async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises ClientGoneError, and ApiError, 413, when it is larger than `limit` bytes, whether or not
+    its length was announced."""
+    too_large = ApiError(413, f"the body is larger than {limit} bytes", headers={"connection": "close"})
     announced = dict(scope["headers"]).get(b"content-length", b"")
     if announced.isdigit() and int(announced) > limit:
-        return None
+        raise too_large
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _Disconnected
+            raise ClientGoneError
         body += message.get("body", b"")
         if len(body) > limit:
-            return None
+            raise too_large
         if not message.get("more_body", False):
             return bytes(body)
 
@@ -169,11 +169,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed
-
-
-async def _answer(send: Send, status: int, body: ErrorBody, headers: dict[str, str] | None = None) -> None:
-    content = json.dumps(body).encode()
-    all_headers = {"content-type": "application/json", "content-length": str(len(content)), **(headers or {})}
-    raw = [(name.encode(), value.encode()) for name, value in all_headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": content})

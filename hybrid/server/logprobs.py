@@ -1,6 +1,7 @@
 """Log-probabilities in the shapes of the two APIs. Knows no request."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from hybrid.frontend.token_bytes import token_bytes
 from hybrid.frontend.tokenizer import Tokenizer
@@ -38,18 +39,16 @@ def completion_logprobs(entries: Entries, offset: int, as_ids: bool) -> Completi
     def name(token_id: int, logprob: Logprob) -> str:
         return f"token_id:{token_id}" if as_ids else logprob.decoded_token or ""
 
-    tokens, offsets = [], []
-    for entry in entries:
-        token_id, logprob = next(iter(entry.items()))
-        tokens.append(name(token_id, logprob))
-        offsets.append(offset)
-        offset += len(logprob.decoded_token or "")
+    generated = [next(iter(entry.items())) for entry in entries]
+    lengths = (len(logprob.decoded_token or "") for _, logprob in generated)
     return CompletionLogprobs(
-        tokens=tokens,
-        token_logprobs=[max(next(iter(entry.values())).logprob, LOWEST) for entry in entries],
-        top_logprobs=[
-            {name(token_id, logprob): max(logprob.logprob, LOWEST) for token_id, logprob in entry.items()}
-            for entry in entries
-        ],
-        text_offset=offsets,
+        tokens=[name(*one) for one in generated],
+        token_logprobs=[max(logprob.logprob, LOWEST) for _, logprob in generated],
+        top_logprobs=[{name(*one): max(one[1].logprob, LOWEST) for one in entry.items()} for entry in entries],
+        text_offset=[*accumulate(lengths, initial=offset)][:-1],
     )
+
+
+def num_characters(entries: Entries) -> int:
+    """Of the generated tokens' texts, however the tokens are named."""
+    return sum(len(next(iter(entry.values())).decoded_token or "") for entry in entries)

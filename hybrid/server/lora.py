@@ -8,7 +8,7 @@ from pydantic import Field
 
 from .adapters import Adapters
 from .errors import ApiError
-from .event_stream import ClientGoneError, client_gone, unless_disconnected
+from .event_stream import unless_disconnected
 from .protocol import RequestModel
 from .service import Service
 
@@ -59,10 +59,7 @@ def lora_router(service: Service) -> APIRouter:
         name = body.lora_name
         if adapters().find(name) is None:
             raise ApiError(404, f"the adapter {name!r} is not loaded", param="lora_name", code="model_not_found")
-        try:
-            await unless_disconnected(request.receive, adapters().unload(name))
-        except ClientGoneError:
-            return client_gone()
+        await unless_disconnected(request.receive, adapters().unload(name))
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
     return router

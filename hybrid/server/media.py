@@ -17,7 +17,7 @@ import httpx
 from PIL import Image
 
 from hybrid.encoders.images import load_image
-from hybrid.frontend.image_reference import resolve_image
+from hybrid.frontend.image_reference import brief, resolve_image
 
 IMAGE_TYPES = ("image", "image_url", "input_image", "image_pil")
 IMAGE_KEYS = ("image", "image_url", "image_pil", "url", "path")
@@ -125,14 +125,14 @@ class MediaFetcher:
             async with asyncio.timeout(self._policy.timeout):
                 data = await self._read(url)
         except TimeoutError:
-            raise ValueError(f"{_brief(url)} took longer than {self._policy.timeout:g} seconds") from None
+            raise ValueError(f"{brief(url)} took longer than {self._policy.timeout:g} seconds") from None
         return await asyncio.to_thread(load_image, data)
 
     async def _read(self, url: str) -> bytes:
         scheme = url.split(":", 1)[0].lower() if ":" in url else ""
         if scheme == "data":
             if len(url.partition(",")[2]) > 4 * (self._policy.max_bytes // 3 + 1):
-                raise ValueError(f"{_brief(url)} holds more than {self._policy.max_bytes} bytes")
+                raise ValueError(f"{brief(url)} holds more than {self._policy.max_bytes} bytes")
             data = await asyncio.to_thread(resolve_image, url)
             assert isinstance(data, bytes)
             return data
@@ -142,7 +142,10 @@ class MediaFetcher:
 
     def _local(self, reference: str, scheme: str) -> bytes:
         root = self._policy.allowed_local_path
-        refusal = f"{_brief(reference)} may not be read: pictures come as data: URLs or from allowed places"
+        refusal = (
+            f"{brief(reference)} may not be read: pictures come as data: URLs, from hosts of --allowed-media-domains, "
+            "or from the folder of --allowed-local-media-path"
+        )
         if root is None or scheme not in ("", "file"):
             raise ValueError(refusal)
         path = reference
@@ -164,11 +167,11 @@ class MediaFetcher:
         except (OSError, RuntimeError, ValueError):  # one answer: whether a file exists does not show
             raise ValueError(refusal) from None
         if len(data) > self._policy.max_bytes:
-            raise ValueError(f"{_brief(reference)} is larger than {self._policy.max_bytes} bytes")
+            raise ValueError(f"{brief(reference)} is larger than {self._policy.max_bytes} bytes")
         return data
 
     async def _download(self, url: str) -> bytes:
-        asked = _brief(url)
+        asked = brief(url)
         for _ in range(MAX_REDIRECTS + 1):
             try:
                 request = await self._request(url)
@@ -191,14 +194,14 @@ class MediaFetcher:
             parts = urlsplit(url)
             host, port = _normal(parts.hostname or ""), parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
-            raise ValueError(f"{_brief(url)} is no URL") from None
+            raise ValueError(f"{brief(url)} is no URL") from None
         if parts.scheme not in ("http", "https") or parts.username is not None or parts.password is not None:
-            raise ValueError(f"{_brief(url)} is not fetched: only http and https, without a user's name")
+            raise ValueError(f"{brief(url)} is not fetched: only http and https, without a user's name")
         if host not in self._policy.domains:
-            raise ValueError(f"{_brief(url)} is not fetched: {host!r} is not one of the allowed media domains")
+            raise ValueError(f"{brief(url)} is not fetched: {host!r} is none of --allowed-media-domains")
         addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in await self._resolve(host, port)]
         if not addresses or not all(self._may_connect(address) for address in addresses):
-            raise ValueError(f"{_brief(url)} is not fetched: {host!r} does not lead to a public address")
+            raise ValueError(f"{brief(url)} is not fetched: {host!r} does not lead to a public address")
         name = f"[{host}]" if ":" in host else host
         default = port == (443 if parts.scheme == "https" else 80)
         return self._client.build_request(
@@ -268,7 +271,3 @@ def _normal(host: str) -> str:
     """A host name as it is compared: lower case, ASCII, without the root's dot. Raises ValueError."""
     host = host.strip().lower().removesuffix(".")
     return host if host.isascii() else host.encode("idna").decode("ascii")
-
-
-def _brief(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -3,9 +3,9 @@
 Names follow vLLM's where the meaning is the same, with the prefix `hybrid:`. Knows no route.
 """
 
-from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -15,12 +15,24 @@ from prometheus_client.registry import Collector
 
 from hybrid.frontend.generation import Update
 from hybrid.scheduler.scheduler import Scheduler
-
-from .snapshot import Snapshot
+from hybrid.scheduler.stats import SchedulerStats
 
 COLUMNS = ("free", "reserved", "held", "cached", "pinned", "pending")
 PUBLISH_SECONDS = 0.05  # at most so often while the engine is busy: counting who waits costs time per request
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The engine's numbers after a step, which other threads read without a lock.
+
+    waiting_seconds: request-seconds spent waiting since start, by what was waited for (`SchedulerStats.waiting_for`).
+    last_queue_time: seconds that the latest admitted request waited.
+    """
+
+    stats: SchedulerStats
+    waiting_seconds: Mapping[str, float]
+    last_queue_time: float = 0.0
 
 
 @dataclass(slots=True)
@@ -99,11 +111,11 @@ class Metrics:
         for seconds in queue_times:
             self._queue.observe(seconds)
         old, passed = self._snapshot, now - self._published
-        waited = Tally(old.waiting_seconds)
+        waited = dict(old.waiting_seconds)
         for reason, count in old.stats.waiting_for.items():
-            waited[reason] += count * passed  # type: ignore[assignment]
+            waited[reason] = waited.get(reason, 0.0) + count * passed
         last = queue_times[-1] if queue_times else old.last_queue_time
-        self._snapshot = Snapshot(self._scheduler.stats(), dict(waited), last)
+        self._snapshot = Snapshot(self._scheduler.stats(), waited, last)
         self._published = now
 
     def render(self) -> bytes:
@@ -119,51 +131,42 @@ class _Scraped(Collector):
         self._model_name = model_name
 
     def collect(self) -> Iterator[Metric]:
-        snapshot, model = self._metrics.snapshot, [self._model_name]
+        snapshot = self._metrics.snapshot
         stats = snapshot.stats
-        for name, text, value in (
-            ("num_requests_running", "Requests that hold memory.", stats.num_running),
-            ("num_requests_waiting", "Requests that wait.", stats.num_waiting),
-            ("num_plans_in_flight", "Steps whose results are not there yet.", stats.num_in_flight),
-        ):
-            gauge = GaugeMetricFamily(f"hybrid:{name}", text, labels=["model_name"])
-            gauge.add_metric(model, value)
-            yield gauge
-        for name, text, value in (
-            ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prompt_tokens),
-            ("prefix_cache_hits", "Prompt tokens that came from the prefix cache.", stats.hit_tokens),
-            ("num_preemptions", "Retractions: requests that gave up their memory.", stats.retractions),
-            ("recomputed_tokens", "Tokens lost to retractions and failures.", stats.recomputed_tokens),
-            ("failed_steps", "Steps that came to nothing.", stats.failed_steps),
-        ):
-            total = CounterMetricFamily(f"hybrid:{name}", text, labels=["model_name"])
-            total.add_metric(model, value)
-            yield total
-        units = GaugeMetricFamily(
-            "hybrid:pool_units", "Units by ledger column.", labels=["model_name", "pool", "column"]
-        )
-        capacity = GaugeMetricFamily("hybrid:pool_capacity", "Units in all.", labels=["model_name", "pool"])
-        waiting = GaugeMetricFamily(
-            "hybrid:num_requests_waiting_for", "Waiting requests by what holds them.", labels=["model_name", "reason"]
-        )
-        seconds = CounterMetricFamily(
-            "hybrid:waiting_seconds",
-            "Seconds that requests waited, by what held them.",
-            labels=["model_name", "reason"],
-        )
-        for pool, ledger in stats.ledgers.items():
-            for column in COLUMNS:
-                units.add_metric([*model, pool, column], getattr(ledger, column))
-            capacity.add_metric([*model, pool], ledger.total)
-        for reason in (*stats.ledgers, "gate", "order"):
-            waiting.add_metric([*model, reason], stats.waiting_for.get(reason, 0))
-            seconds.add_metric([*model, reason], snapshot.waiting_seconds.get(reason, 0.0))
-        yield from (units, capacity, waiting, seconds)
+        gauge, total = partial(self._family, GaugeMetricFamily), partial(self._family, CounterMetricFamily)
+        yield gauge("num_requests_running", "Requests that hold memory.", [((), stats.num_running)])
+        yield gauge("num_requests_waiting", "Requests that wait.", [((), stats.num_waiting)])
+        yield gauge("num_plans_in_flight", "Steps whose results are not there yet.", [((), stats.num_in_flight)])
+        yield total("prompt_tokens", "Prompt tokens of admitted requests.", [((), stats.prompt_tokens)])
+        yield total("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", [((), stats.prompt_tokens)])
+        yield total("prefix_cache_hits", "Prompt tokens that came from the prefix cache.", [((), stats.hit_tokens)])
+        yield total("num_preemptions", "Retractions: requests that gave up their memory.", [((), stats.retractions)])
+        yield total("recomputed_tokens", "Tokens lost to retractions and failures.", [((), stats.recomputed_tokens)])
+        yield total("failed_steps", "Steps that came to nothing.", [((), stats.failed_steps)])
+
+        pools = stats.ledgers.items()
+        units = [((pool, column), getattr(ledger, column)) for pool, ledger in pools for column in COLUMNS]
+        yield gauge("pool_units", "Units by ledger column.", units, "pool", "column")
+        yield gauge("pool_capacity", "Units in all.", [((pool,), ledger.total) for pool, ledger in pools], "pool")
+        reasons = (*stats.ledgers, "gate", "order")
+        waiting = [((reason,), stats.waiting_for.get(reason, 0)) for reason in reasons]
+        yield gauge("num_requests_waiting_for", "Waiting requests by what holds them.", waiting, "reason")
+        seconds = [((reason,), snapshot.waiting_seconds.get(reason, 0.0)) for reason in reasons]
+        yield total("waiting_seconds", "Seconds that requests waited, by what held them.", seconds, "reason")
         for column in ("hits", "loads", "evictions"):
-            shared = CounterMetricFamily(
-                f"hybrid:shared_{column}", f"Images and adapters: {column}.", labels=["model_name", "pool"]
-            )
-            for pool, entries in stats.shared.items():
-                shared.add_metric([*model, pool], getattr(entries, column))
-            yield shared
+            shared = [((pool,), getattr(entries, column)) for pool, entries in stats.shared.items()]
+            yield total(f"shared_{column}", f"Images and adapters: {column}.", shared, "pool")
+
+    def _family(
+        self,
+        kind: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        text: str,
+        samples: Iterable[tuple[Sequence[str], float]],
+        *labels: str,
+    ) -> Metric:
+        """samples: values of `labels`, and the number."""
+        family = kind(f"hybrid:{name}", text, labels=["model_name", *labels])
+        for values, number in samples:
+            family.add_metric([self._model_name, *values], number)
+        return family

@@ -4,15 +4,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.async_engine import AsyncEngine, RequestStream, Submission
 from hybrid.frontend.prompt import Prompt
 from hybrid.frontend.tokenizer import Tokenizer
 from hybrid.sampling_params import SamplingParams
 
 from .adapters import Adapters
-from .errors import ApiError, as_api_error
+from .errors import ApiError
 from .media import MediaFetcher
+
+MOST_NAMES = 10  # in one message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class ServerConfig:
     max_model_len: int
     defaults: SamplingParams
     vocab_size: int
-    max_logprobs: int = 20
+    max_logprobs: int
 
 
 class Service:
@@ -58,8 +60,16 @@ class Service:
             return asked, None
         adapter = self.adapters.find(asked) if self.adapters is not None else None
         if adapter is None:
-            raise ApiError(404, f"the model {asked!r} does not exist", param="model", code="model_not_found")
+            raise self.unknown_model(asked)
         return asked, adapter
+
+    def unknown_model(self, asked: str) -> ApiError:
+        """The 404 for a name that stands for nothing; it says which do."""
+        names = list(self.config.model_names)
+        names += [name for name, _ in self.adapters.folders()] if self.adapters is not None else []
+        served = ", ".join(map(repr, names[:MOST_NAMES])) + (", ..." if len(names) > MOST_NAMES else "")
+        message = f"the model {asked!r} does not exist; served: {served}"
+        return ApiError(404, message, param="model", code="model_not_found")
 
     async def submit(
         self,
@@ -67,44 +77,23 @@ class Service:
         prompts: Sequence[Prompt],
         params: SamplingParams,
         *,
-        priority: int | None = None,
-        adapter: Adapter | None = None,
+        priority: int | None,
+        adapter: Adapter | None,
     ) -> RequestStream:
-        """Mutates the engine. Whoever gets the stream calls `end` with it. Raises ApiError and EngineDeadError."""
+        """Mutates the engine: see `AsyncEngine.submit`. Raises ValueError, EngineDeadError and, 404, ApiError for an
+        adapter that is no longer there."""
         names = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
-
-        def submissions(adapter: Adapter | None) -> list[Submission]:
-            return [
+        while True:
+            submissions = [
                 Submission(request_id=name, prompt=prompt, params=params, priority=priority or 0, adapter=adapter)
                 for name, prompt in zip(names, prompts, strict=True)
             ]
-
-        if self.adapters is None or adapter is None:
-            return await self._submit(submissions(None))
-        name = adapter.name
-        while True:
-            _, adapter = self.model(name)  # it may have been replaced since the request came, or unloaded
-            assert adapter is not None
-            on_its_way = object()  # uses the adapter before there is a stream: unloading must not overtake it
-            self.adapters.begin(on_its_way, adapter)
             try:
-                stream = await self._submit(submissions(adapter))
-                self.adapters.begin(stream, adapter)
-                return stream
-            except ApiError:
-                if self.adapters.find(name) == adapter:
+                return await self.engine.submit(submissions)
+            except ValueError:
+                if adapter is None:
                     raise
-            finally:
-                self.adapters.end(on_its_way)
-
-    async def _submit(self, submissions: Sequence[Submission]) -> RequestStream:
-        try:
-            return await self.engine.submit(submissions)
-        except ValueError as error:
-            raise as_api_error(error) from None
-
-    def end(self, stream: RequestStream) -> None:
-        """Mutates: nobody reads it any more; what of it still runs ends."""
-        self.engine.abort(stream)
-        if self.adapters is not None:
-            self.adapters.end(stream)
+                _, current = self.model(adapter.name)
+                if current == adapter:  # else it was replaced since the request came
+                    raise
+                adapter = current

@@ -149,9 +149,10 @@ def _expert_matrices(
             yield inwards, None, weights.stored(f"{part.experts}.{i}.{part.projections[2]}.weight"), None
         return
     fused, down = part.stacked_names
-    if part.layout == "stacked":
+    if part.layout != "gpt_oss":
+        turned = part.layout == "transposed"
         for inner, outer in zip(weights(fused), weights(down), strict=True):
-            yield (inner,), None, outer, None
+            yield (inner.t() if turned else inner,), None, outer.t() if turned else outer, None
         return
     biases = zip(weights(f"{fused}_bias"), weights(f"{down}_bias"), strict=True)
     for inner, outer, (inner_bias, outer_bias) in zip(weights(fused), weights(down), biases, strict=True):

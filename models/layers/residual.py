@@ -35,6 +35,11 @@ class Residual:
         self._x = self.value()
         self._added = (added, multiplier)
 
+    def add_rows(self, indices: torch.Tensor, added: torch.Tensor) -> None:
+        """Mutates: value, with `added` [n, hidden_size] added at n rows."""
+        x = self.value()
+        self._x = x.index_add(0, indices, added.to(x.dtype))
+
     def scale(self, factor: torch.Tensor) -> None:
         """Mutates: value * factor."""
         self._x = self.value() * factor

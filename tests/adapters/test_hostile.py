@@ -60,16 +60,27 @@ def change(folder: Path, **options: Any) -> None:
     (folder / CONFIG).write_text(json.dumps(data | options))
 
 
-@pytest.mark.parametrize("options", [{"target_modules": ENDLESS}, {"alpha_pattern": {ENDLESS: 1}}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": ENDLESS},
+        {"target_modules": "(.|.)*a"},  # finds the beginning of a name at once, and never all of it
+        {"alpha_pattern": {ENDLESS: 1}},
+    ],
+)
 def test_an_expression_without_end(folder: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "check_speed", partial(check_speed, seconds=0.3))
     change(folder, **options)
     assert "matching its regular expressions with the modules takes longer than 0.3 seconds" in refusal(folder)
 
 
-def test_a_pattern_of_layers_that_is_no_expression(folder: Path) -> None:
-    change(folder, target_modules=["q_proj"], layers_to_transform=[0], layers_pattern="(")
-    assert "layers_pattern '(' is no regular expression" in refusal(folder)
+@pytest.mark.parametrize(
+    ("key", "pattern"), [("layers_pattern", "("), ("layers_pattern", "(?P<idx>a)"), ("rank_pattern", "(?i)q_proj")]
+)
+def test_what_is_no_expression_where_it_is_used(folder: Path, key: str, pattern: str) -> None:
+    value = pattern if key == "layers_pattern" else {pattern: 4}
+    change(folder, target_modules=["q_proj"], layers_to_transform=[0], **{key: value})
+    assert f"{key} '{pattern}' is no regular expression" in refusal(folder)
 
 
 def test_a_configuration_of_no_end(folder: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_name_stands_for_a_new_generation_at_every_load(adapter: Path) -> None
     assert store.get("poet") == second and store.names() == ("poet",) and store.path("poet") == adapter
     with pytest.raises(ValueError, match="is not loaded"):
         store.status(first.lora_id)
-    assert store.unload("poet") == second and store.names() == ()
+    assert store.unload("poet").done() and store.names() == ()
     for use in (store.get, store.unload, store.path):
         with pytest.raises(ValueError, match="'poet' is not loaded"):
             use("poet")
@@ -108,8 +108,11 @@ def test_a_generation_stays_while_it_is_held(adapter: Path) -> None:
     store.release(old.lora_id)
     with pytest.raises(ValueError, match="adapter 1 is not loaded"):
         store.weights(old.lora_id)
-    store.wait(new.lora_id)
-    store.unload("poet")
+    store.hold(new.lora_id)
+    gone = store.unload("poet")
+    assert not gone.done() and not gone.cancel()
+    store.release(new.lora_id)
+    gone.result(timeout=0)
     with pytest.raises(ValueError, match="adapter 2 is not loaded"):
         store.hold(new.lora_id)
 

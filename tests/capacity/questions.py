@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.capacity.model_file import open_model
 from hybrid.capacity.question import Question
 from hybrid.capacity.sizing.planning import Plan, plan

@@ -134,13 +134,23 @@ def test_required_calls_come_to_an_end(num_tools: int, parallel: bool, most: int
 def test_a_schema_that_refers_to_itself_stays_right_among_others() -> None:
     tree: dict[str, Any] = {
         "type": "object",
-        "properties": {"left": {"$ref": "#"}, "value": {"type": "integer"}, "copy": {"$ref": "#/properties/value"}},
+        "properties": {
+            "left": {"$ref": "#"},
+            "value": {"type": "integer"},
+            "copy": {"$ref": "#/properties/value"},
+            "named": {"$ref": "#digit"},
+        },
+        "$defs": {"digit": {"$anchor": "digit", "type": "integer"}},
         "additionalProperties": False,
     }
     tools = [*TOOLS, {"type": "function", "function": {"name": "plant", "parameters": tree}}]
     forced = read_tools(tools, "required").structured_outputs()
     assert forced is not None and isinstance(forced.json, str)
-    for parameters, right in (({"left": {"value": 3, "copy": 4}}, True), ({"left": {"copy": "x"}}, False)):
+    for parameters, right in (
+        ({"left": {"value": 3, "copy": 4, "named": 5}}, True),
+        ({"left": {"copy": "x"}}, False),
+        ({"left": {"named": "x"}}, False),
+    ):
         validator = jsonschema.Draft202012Validator(json.loads(forced.json))
         assert validator.is_valid([{"name": "plant", "parameters": parameters}]) == right
 

@@ -16,8 +16,6 @@ from hybrid.grammar.backend import Bitmask, GrammarError, Matcher
 from hybrid.grammar.llguidance_backend import MAX_GRAMMAR_BYTES, LLGuidanceBackend
 from hybrid.structured_outputs import StructuredOutputsParams
 
-from .schemas import SCHEMAS
-
 EOS = 2
 NUMBER = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 
@@ -331,8 +329,3 @@ print("survived")
 def test_the_longest_chains_of_rules_do_not_overflow_the_stack() -> None:
     done = subprocess.run([sys.executable, "-c", _CHAINS], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.endswith("survived\n"), (done.returncode, done.stdout[-500:], done.stderr[-500:])
-
-
-def test_all_schemas_of_the_list_compile(backend: LLGuidanceBackend) -> None:
-    for schema in SCHEMAS.values():
-        compiled(backend, StructuredOutputsParams(json=schema))

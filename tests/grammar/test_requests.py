@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-import torch
 
 from hybrid import LLM, SamplingParams, StructuredOutputsParams
 from hybrid.frontend.generation import Update
@@ -21,14 +20,6 @@ from .held import HeldBackend
 EOS = 2
 PROSE = "[a-z]{1,4}( [a-z]{1,4}){25,30}[.]"  # some dozens of tokens
 PROMPTS = [f"{'Hello! ' * (i % 3)}Prompt {i}" for i in range(8)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tiny(**arguments: Any) -> LLM:

@@ -1,12 +1,10 @@
 """What models say under JSON schemas, sampled at temperature 1, is valid: always, says `jsonschema`."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
 import pytest
-import torch
 
 from hybrid import LLM, SamplingParams, StructuredOutputsParams
 from hybrid.checkpoints import find_checkpoint
@@ -17,14 +15,6 @@ from .schemas import SCHEMAS
 RUNS = {"tiny": 4, "random": 3}  # of each schema
 MAX_TOKENS = 900
 UNBOUNDED = ("additional properties of a type", "all of")  # names of any length, which only a bias brings to an end
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=list(RUNS))

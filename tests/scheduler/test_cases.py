@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.pools.keyed import KeyedPool
 from hybrid.pools.ledger import InvariantViolation, UnitPool
 from hybrid.pools.sizing import blocks_for

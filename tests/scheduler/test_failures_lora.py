@@ -1,6 +1,6 @@
 """Failures that public engines had with LoRA adapters, as far as the pools and the scheduler can show them."""
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.request import Gate, GateStatus
 from tests.scheduler.harness import Harness, tokens

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.pools.sizing import Kinds
 from hybrid.pools.window import window_quota
 from hybrid.scheduler.config import SchedulerConfig

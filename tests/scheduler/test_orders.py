@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.request import Gate, GateStatus
 from tests.scheduler.harness import Harness, tokens

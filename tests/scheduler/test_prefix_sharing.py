@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.pools.sizing import Kinds
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.request import ImageInput

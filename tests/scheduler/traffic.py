@@ -6,7 +6,7 @@ Everything is drawn through `choose(options)`, so that hypothesis can shrink wha
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.pools.sizing import blocks_for
 from hybrid.pools.window import window_quota
 from hybrid.scheduler.config import Composition, SchedulerConfig, SchedulingPolicy

@@ -1,7 +1,6 @@
 """Adapters over HTTP: loaded, listed, asked by name, unloaded while somebody uses them."""
 
 import base64
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,8 +8,6 @@ from threading import Event
 
 import httpx
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from hybrid.adapters.checkpoint import AdapterCheckpoint
 from hybrid.adapters.weights import AdapterWeights
@@ -18,6 +15,7 @@ from hybrid.checkpoints import find_checkpoint
 from hybrid.engine import Engine
 from hybrid.engine_args import EngineArgs
 from hybrid.models.loading import read_config
+from tests.adapters.written import write_adapter
 from tests.server.serving import PATIENCE, Running, serving
 
 LONG = {"prompt": "Hello", "max_tokens": 2000, "ignore_eos": True}
@@ -25,20 +23,10 @@ LONG = {"prompt": "Hello", "max_tokens": 2000, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A PEFT adapter of one module of the bundled model, of rank 4, that changes nothing."""
-    path = tmp_path_factory.mktemp("adapter")
+    """A PEFT adapter of one module of the bundled model, of rank 4."""
     targets = read_config(find_checkpoint("tiny")).lora_targets()
-    name, (rows, columns) = next((name, shape) for name, shape in targets.items() if name.endswith("q_proj"))
-    save_file(
-        {
-            f"base_model.model.{name}.lora_A.weight": torch.ones(4, columns),
-            f"base_model.model.{name}.lora_B.weight": torch.zeros(rows, 4),
-        },
-        path / "adapter_model.safetensors",
-    )
-    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": ["q_proj"]}
-    (path / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return path
+    name = next(name for name in targets if name.endswith("q_proj"))
+    return write_adapter(tmp_path_factory.mktemp("adapter"), {name: targets[name]})
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +93,7 @@ def test_unloading_waits_for_those_that_use_it(server: Running, folder: Path) ->
 
 @pytest.mark.parametrize(("change", "status"), [("unload", 404), ("load", 200)])
 def test_a_change_overtakes_a_request(server: Running, folder: Path, change: str, status: int) -> None:
-    """Before the engine comes to it. Then nobody may use the old generation, nor believe that nobody does."""
+    """Before the engine comes to it. Then nobody may use the old generation."""
     body = {"lora_name": change, "lora_path": str(folder), "load_inplace": True}
     server.http.post("/v1/load_lora_adapter", json=body)
     go, taken = Event(), Event()
@@ -121,15 +109,9 @@ def test_a_change_overtakes_a_request(server: Running, folder: Path, change: str
         while server.engine._commands.empty():
             pass
         changing = pool.submit(server.http.post, f"/v1/{change}_lora_adapter", json=body)
-        if change == "unload":
-            while change in names(server):
-                pass
-            assert not changing.done()
-        else:
-            assert changing.result(PATIENCE).status_code == 200
+        assert changing.result(PATIENCE).status_code == 200
         go.set()
         assert user.result(PATIENCE).status_code == status
-        assert changing.result(PATIENCE).status_code == 200
 
 
 def test_slow_loads_hold_up_no_pictures(server: Running, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,17 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from hybrid.engine import Engine
+from hybrid.pools.sizing import POOL_UNITS
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.explain import Explanation
-from hybrid.server.metrics import Metrics
+from hybrid.server.errors import add_handlers
+from hybrid.server.metrics import COLUMNS, Metrics
 from hybrid.server.observe import EffectiveLimits, observe_router
 from tests.scripted import ScriptedRunner, prompt, scripted_engine
 from tests.server.http import served
 
 LIMITS = EffectiveLimits(max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16, block_size=4)
+POOL_BYTES = {pool: 1000 + number for number, pool in enumerate(POOL_UNITS)}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -45,8 +48,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 
 def columns(samples: Samples, pool: str) -> float:
-    names = ("free", "reserved", "held", "cached", "pinned", "pending")
-    return sum(value(samples, "pool_units", pool=pool, column=column) for column in names)
+    return sum(value(samples, "pool_units", pool=pool, column=column) for column in COLUMNS)
 
 
 def test_the_numbers_add_up_while_requests_wait_run_and_end() -> None:
@@ -57,7 +59,8 @@ def test_the_numbers_add_up_while_requests_wait_run_and_end() -> None:
         return engine.scheduler.explanation(request_id)
 
     app = FastAPI()
-    app.include_router(observe_router(metrics, LIMITS, explain, {"full attention": 4096}))
+    app.include_router(observe_router(metrics, LIMITS, explain, POOL_BYTES, {}))
+    add_handlers(app)
     with served(app) as base, httpx.Client(base_url=base) as client:
         for number in range(6):
             add(engine, metrics, f"r{number}")
@@ -71,7 +74,7 @@ def test_the_numbers_add_up_while_requests_wait_run_and_end() -> None:
             for pool in pools["pools"]:
                 assert columns(samples, pool["pool"]) == pool["capacity"]
                 assert value(samples, "pool_capacity", pool=pool["pool"]) == pool["capacity"]
-                assert pool["bytes"] == (4096 if pool["pool"] == "full attention" else None)
+                assert pool["bytes"] == POOL_BYTES[pool["pool"]]
             running = value(samples, "num_requests_running")
             assert running == value(samples, "pool_units", pool="request row", column="held")
             waiting = [v for (name, _), v in samples.items() if name == "hybrid:num_requests_waiting_for"]
@@ -79,7 +82,8 @@ def test_the_numbers_add_up_while_requests_wait_run_and_end() -> None:
             for number in range(6):
                 answer = client.get(f"/v1/requests/r{number}/explain")
                 if answer.status_code == 404:
-                    assert answer.json()["error"]["param"] == "request_id"
+                    error = answer.json()["error"]
+                    assert f"'r{number}'" in error["message"] and error["param"] == "request_id"
                     continue
                 body = answer.json()
                 assert (body["status"] == "running") == (body["holds"]["request row"] == 1)
@@ -97,17 +101,3 @@ def test_the_numbers_add_up_while_requests_wait_run_and_end() -> None:
     assert value(samples, "request_queue_time_seconds_count") == 6
     assert value(samples, "prompt_tokens_total") == 6 * len("a prompt r0")
     assert sum(v for (name, _), v in samples.items() if name == "hybrid:waiting_seconds_total") > 0
-
-
-def test_an_unknown_request_is_a_404_of_openais_form() -> None:
-    engine = scripted_engine(ScriptedRunner())
-
-    async def explain(request_id: str) -> Explanation | None:
-        return engine.scheduler.explanation(request_id)
-
-    app = FastAPI()
-    app.include_router(observe_router(Metrics(engine.scheduler, "tiny"), LIMITS, explain))
-    with served(app) as base:
-        answer = httpx.get(f"{base}/v1/requests/nobody/explain")
-    assert answer.status_code == 404
-    assert "'nobody'" in answer.json()["error"]["message"]

@@ -19,11 +19,6 @@ QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-
-
-@pytest.fixture(scope="module")
 def llm() -> LLM:
     return LLM("tiny", max_num_seqs=16, memory="64MiB", num_threads=1)
 
@@ -158,6 +153,17 @@ def test_completion_logprobs_whole_and_streamed(client: OpenAI) -> None:
     parts = [part.choices[0].logprobs for part in chunks]
     assert [offset for part in parts if part is not None for offset in part.text_offset or ()] == offsets
     assert [token for part in parts if part is not None for token in part.tokens or ()] == tokens
+    by_id = client.completions.create(
+        model="tiny",
+        prompt=PROMPT,
+        max_tokens=4,
+        logprobs=2,
+        stream=True,
+        extra_body={"return_tokens_as_token_ids": True},
+    )
+    found = [part.choices[0].logprobs for part in by_id]
+    assert [offset for part in found if part is not None for offset in part.text_offset or ()] == offsets
+    assert all(token.startswith("token_id:") for part in found if part is not None for token in part.tokens or ())
 
 
 def test_stop_strings_and_tokens(client: OpenAI, llm: LLM) -> None:
@@ -232,3 +238,6 @@ def test_models_and_an_unknown_one(client: OpenAI) -> None:
     with pytest.raises(NotFoundError) as caught:
         client.chat.completions.create(model="no-such", messages=QUESTION)
     assert caught.value.code == "model_not_found"
+    assert client.models.retrieve("also-tiny").id == "also-tiny"
+    with pytest.raises(NotFoundError, match="the model 'a/b' does not exist"):
+        client.models.retrieve("a/b")

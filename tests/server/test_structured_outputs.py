@@ -9,8 +9,6 @@ from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
-from tests.server.serving import Running
-
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello, who are you?"}]
 
 
@@ -22,11 +20,6 @@ class Point(BaseModel):
 class Shape(BaseModel):
     points: list[Point] = Field(min_length=1, max_length=2)
     closed: bool | None
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
 def schema_format(schema: dict[str, Any]) -> Any:
@@ -60,6 +53,18 @@ def test_other_kinds(client: OpenAI, structured_outputs: dict[str, Any], answers
         model="tiny", prompt="Well,", extra_body={"structured_outputs": structured_outputs}, temperature=1.0
     )
     assert answer.choices[0].text in answers
+
+
+def test_json_in_one_line_whatever_field_says_what_it_follows(client: OpenAI) -> None:
+    one_line = {"structured_outputs": {"disable_any_whitespace": True}}
+    answer = client.chat.completions.parse(
+        model="tiny", messages=QUESTION, response_format=Shape, temperature=1.0, max_tokens=400, extra_body=one_line
+    )
+    text = answer.choices[0].message.content
+    assert text == json.dumps(json.loads(text or ""), ensure_ascii=False)
+    for extra in (one_line, {"structured_outputs": {"disable_any_whitespace": 1}, "guided_json": {}}):
+        with pytest.raises(BadRequestError, match="cannot be followed"):
+            client.completions.create(model="tiny", prompt="Well,", extra_body=extra)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from hybrid import LLM, SamplingParams
 from hybrid.checkpoints import find_checkpoint
 from hybrid.engine_args import EngineArgs
-from tests.server.serving import Running, serving
+from tests.server.serving import serving
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -29,11 +29,6 @@ NAMED: Any = {"type": "function", "function": {"name": "weather"}}
 ROME = '{"city": "Rome", "days": 3}'
 CALL = f'<tool_call>{{"name": "weather", "arguments": {ROME}}}</tool_call>'
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "How is the weather in Rome?"}]
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
 def saying(text: str) -> dict[str, Any]:

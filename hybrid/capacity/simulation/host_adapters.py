@@ -5,7 +5,7 @@ Knows bytes and a clock. How an adapter gets from the host to the device is part
 
 from collections.abc import Callable
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.pools.sizing import lora_units
 from hybrid.scheduler.request import Gate, GateStatus
 

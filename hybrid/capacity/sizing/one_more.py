@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybrid.adapters.registry import Adapter
+from hybrid.adapters.adapter import Adapter
 from hybrid.pools.ledger import Shortage
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, life_units
 from hybrid.pools.transaction import Claim, Transaction

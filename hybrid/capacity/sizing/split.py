@@ -38,7 +38,8 @@ class Split:
         self.shared_prefix = question.shared_prefix
         self._traffic = question.traffic
         unsplit = question.model.vision is not None and question.model.vision.bidirectional
-        self.config = self.args.scheduler_config(question.max_image_tokens, unsplit)
+        least = None if self.spec.encoder is None else self.spec.encoder.min_tokens_per_image
+        self.config = self.args.scheduler_config(question.max_image_tokens, unsplit, least)
         self._positions = question.model.decoder.max_positions
         # What the engine makes of these arguments for one request says the rest: lookahead, window, LoRA units.
         self.shape = self.engine_sizes(replace(self.args, memory=None), HOST_ROOM)

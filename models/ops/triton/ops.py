@@ -1,9 +1,9 @@
-"""TritonOps: the implementation of `dispatch.Ops` by Triton's kernels; recurrences are plain torch's so far."""
+"""TritonOps: the implementation of `dispatch.Ops` by Triton's kernels."""
 
 from ...context import AttentionCache, BlockTables, ForwardContext, StateCache
-from ..recurrent import TorchRecurrent
 from ..workspace import Workspace
 from .attention import TritonAttention
+from .recurrent import TritonRecurrent
 
 
 class TritonOps:
@@ -24,5 +24,6 @@ class TritonOps:
     ) -> TritonAttention:
         return TritonAttention.plan(context, tables, sliding_window, cache, num_heads, self._workspace)
 
-    def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> TorchRecurrent:
-        return TorchRecurrent.plan(context, cache)
+    def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> TritonRecurrent:
+        del cache
+        return TritonRecurrent.plan(context)

@@ -19,6 +19,7 @@ from hybrid.encoders.inputs import EncoderInput
 from hybrid.engine import Engine
 from hybrid.frontend.prompt import Prompt
 from hybrid.grammar.backend import Masks
+from hybrid.models.image_positions import ImagePositions
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.config import SchedulerConfig
@@ -215,6 +216,7 @@ class TimedRunner:
         images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
+        image_positions: ImagePositions | None = None,
     ) -> None:
         pass
 

@@ -244,6 +244,23 @@ def test_a_narrow_terminal_cuts_no_figure() -> None:
     assert narrow == wide and "41,829,514,368" in wide
 
 
+def test_a_name_like_markup_is_a_name(tmp_path: Path) -> None:
+    strange = tmp_path / "a[" / "b]:smile:[red].json"
+    strange.parent.mkdir()
+    strange.write_bytes(Path(JAMBA).read_bytes())
+    assert str(strange) in run(str(strange), "--memory", "1GiB").stdout
+    assert strange.stem in run(str(strange), "--memory", "1GiB", "--compare", JAMBA).stdout
+    assert strange.stem in run(str(strange), "--memory", "1GiB", "--sweep", "output=1..2").stdout
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_full_disk_is_a_sentence(more: tuple[str, ...]) -> None:
+    arguments = [sys.executable, "-m", "hybrid", "plan", JAMBA, "--memory", "40GiB", *more]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and done.stderr == "the answer cannot be written: No space left on device\n"
+
+
 def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
     done = run(str(tmp_path / "none.json"), "--memory", "1GiB")
     assert done.exit_code == 2 and done.stderr.startswith(f"{tmp_path / 'none.json'} cannot be read as JSON")

@@ -1,12 +1,16 @@
-"""Batches for attention: shuffled block tables, and NaN in whatever no token of a row wrote or a window has left."""
+"""Batches for attention: shuffled block tables, and NaN in whatever no token of a row wrote or a window has left; and
+rows for recurrent layers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from hybrid.models.context import BlockTables, ForwardContext, Snapshots
+from hybrid.models.ops.recurrent_plan import RecurrentRows
 
+SLOTS = 24  # of recurrent states
 NOTHING = np.zeros(0, dtype=np.int64)
 
 
@@ -68,3 +72,22 @@ def make(
     )
     key_value = heads[:, sizes.heads :].view(len(owner), 2, sizes.kv_heads, sizes.head_size)
     return Batch(context, kv.to(device, dtype), heads[:, : sizes.heads], key_value)
+
+
+def recurrent_rows(lens: Sequence[int], device: torch.device) -> RecurrentRows:
+    """Rows of these lengths: every other one is resumed, the last one does not write; snapshots anywhere, also two at
+    one place."""
+    rng = np.random.default_rng(len(lens))
+    order = rng.permutation(SLOTS)
+    owner = np.append(rng.integers(0, len(lens), 6), [0, len(lens) - 1])
+    lengths = np.append(rng.integers(1, np.array(lens)[owner[:6]] + 1), [1, lens[-1]])
+    return RecurrentRows(
+        lens=np.array(lens),
+        num_computed=np.arange(len(lens)) % 2 * 10,
+        slots=order[: len(lens)],
+        writes=np.array([*[True] * (len(lens) - 1), lens[-1] == 1]),
+        snapshot_rows=owner,
+        snapshot_lengths=lengths,
+        snapshot_slots=order[len(lens) : len(lens) + len(owner)],
+        device=device,
+    )

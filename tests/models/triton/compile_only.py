@@ -3,6 +3,7 @@ cannot see (types, shapes of products, shared memory) fails here. Run as a progr
 """
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -10,12 +11,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from hybrid.models.context import AttentionCache
+from hybrid.models.context import AttentionCache, StateCache
 from hybrid.models.ops.triton import activation, norm, rotation
 from hybrid.models.ops.triton.attention import TritonAttention
 from hybrid.models.ops.triton.device import LEAST_SHARED_MEMORY
+from hybrid.models.ops.triton.recurrent import TritonRecurrent
 from hybrid.models.ops.workspace import Workspace
-from tests.models.triton.batches import Sizes, make
+from tests.models.triton.batches import SLOTS, Sizes, make, recurrent_rows
 
 CPU = torch.device("cpu")
 
@@ -67,6 +69,31 @@ def elementwise(dtype: torch.dtype) -> None:
     activation.activate_and_multiply("gelu", x)
 
 
+def recurrent(dtype: torch.dtype, lens: list[int]) -> None:
+    """Sizes of Mamba-2 (heads of 64 and 128 channels, states of 128 and 256), Mamba, Qwen3-Next and RecurrentGemma."""
+    run = TritonRecurrent.of(recurrent_rows(lens, CPU))
+    tokens, cut = sum(lens), 16  # what lies between tokens
+
+    def view(*shape: int, kind: torch.dtype = dtype) -> torch.Tensor:
+        size = math.prod(shape)
+        return torch.ones(tokens, size + cut, dtype=kind)[:, :size].view(tokens, *shape)
+
+    def cache(*shape: int) -> StateCache:
+        return StateCache(torch.ones(SLOTS, 3, 256, dtype=dtype), torch.ones(SLOTS, *shape))
+
+    float32 = torch.float32
+    run.conv(view(256), torch.ones(4, 256, dtype=dtype), torch.ones(256, dtype=dtype), cache(0))
+    for heads, channels, size in ((8, 64, 128), (4, 128, 256)):
+        b, c = view(1, size), view(1, size)
+        dt = view(heads, kind=float32)
+        run.scan(view(heads, channels), dt, torch.ones(heads), b, c, cache(heads, channels, size))
+    b, c, dt = view(16), view(16), view(256, kind=float32)
+    run.selective_scan(view(256), dt, torch.ones(16, 256), b, c, cache(16, 256))
+    run.gated_scan(dt, dt, cache(256))
+    q, v, g = view(2, 128, kind=float32), view(4, 128, kind=float32), view(4, kind=float32)
+    run.delta_rule(q, q, v, g, g, cache(4, 128, 128))
+
+
 def main() -> None:
     """Prints the names of the kernels."""
     compiled = compile_only()
@@ -74,6 +101,7 @@ def main() -> None:
     attention(512, torch.bfloat16, [9], [20])
     attention(64, torch.float32, [9, 9], [1, 20])
     elementwise(torch.bfloat16)
+    recurrent(torch.bfloat16, [1, 70, 20])
     for kernel in compiled:
         assert kernel.metadata.shared <= LEAST_SHARED_MEMORY, (kernel.name, kernel.metadata)
     print("\n".join(sorted({kernel.name for kernel in compiled})))

@@ -17,7 +17,11 @@ CASES = (
     "gemma4_text: shared caches, per-layer inputs",
     "gpt_oss: yarn",  # sinks
     "llama: plain",
-    "zamba2: two blocks",
+    "bamba: two of four attend",
+    "mamba: biases, untied, kernel 3",
+    "qwen3_next: every third layer",
+    "recurrent_gemma: attention last",
+    "lfm2: conv, conv, attention, conv",
 )
 SCHEDULE = [[1, 1, 13], [1, 5, 6], [1, 1, 1]]  # tokens of each row, step by step
 
@@ -54,7 +58,7 @@ def test_logits_in_bfloat16(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> 
     assert errors[0] < 1.5 * errors[1]
 
 
-@pytest.mark.parametrize("oracle", ["gpt_oss: yarn"], indirect=True)
+@pytest.mark.parametrize("oracle", ["gpt_oss: yarn", "recurrent_gemma: attention last"], indirect=True)
 def test_the_engine_says_the_same(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     prompts = [{"prompt_token_ids": rng.integers(2, oracle.vocab_size, count).tolist()} for count in (3, 9, 21)]

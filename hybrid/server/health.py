@@ -1,4 +1,4 @@
-"""GET /health, /ping and /version: what those ask who look after the server."""
+"""GET /health, /ping and /version."""
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
@@ -13,9 +13,9 @@ class Version(BaseModel):
     version: str
 
 
-def care_router(engine: AsyncEngine) -> APIRouter:
+def health_router(engine: AsyncEngine) -> APIRouter:
     """The routes, over this engine."""
-    router = APIRouter(tags=["Care"])
+    router = APIRouter(tags=["Health"])
 
     @router.get("/health", response_class=Response)
     async def health() -> Response:
