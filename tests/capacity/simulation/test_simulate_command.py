@@ -42,7 +42,7 @@ def test_a_rate() -> None:
 
 def test_a_range_and_its_picture(tmp_path: Path) -> None:
     picture = tmp_path / "occupancy.png"
-    arguments = ("--rate", "1..400", "--requests", "60", "--slo", "ttft=300ms", "--plot", str(picture))
+    arguments = ("--rate", "20..400", "--requests", "40", "--slo", "ttft=300ms", "--plot", str(picture))
     done = run(LLAMA, *SHORT, *arguments)
     assert done.exit_code == 0, done.output
     assert "goodput: " in done.stdout and "requests/s, of which 95% meet ttft 0.3 s" in done.stdout

@@ -60,15 +60,13 @@ def test_an_idle_engine_starts_at_once() -> None:
 @pytest.mark.parametrize("load", [0.5, 0.9])
 def test_one_server_with_fixed_times(load: float) -> None:
     """One row and one token make a single server with constant service times (M/D/1), where each arrival waits for what
-    the one before it waited and was served, less the time between the two (Lindley 1952). On average that is
-    load / (2 (1 - load)) services."""
-    times, service = poisson(3000, load / 0.1), 0.1
+    the one before it waited and was served, less the time between the two (Lindley 1952)."""
+    times, service = poisson(1000, load / 0.1), 0.1
     outcome = simulate(engine(Linear(service), num_rows=1, enable_prefix_caching=False), workload(times, 8, 1))
     expected = [0.0]
     for gap in np.diff(times):
         expected.append(max(0.0, expected[-1] + service - gap))
     assert outcome.records.queue == pytest.approx(expected)
-    assert outcome.records.queue.mean() == pytest.approx(service * load / (2 * (1 - load)), rel=0.3)
     assert outcome.totals.busy / outcome.totals.time == pytest.approx(load, rel=0.05)
 
 
@@ -92,7 +90,7 @@ def test_the_pool_that_is_short_holds_the_queue() -> None:
 def test_nothing_is_held_at_the_end(in_flight: int) -> None:
     config = SchedulerConfig(max_plans_in_flight=in_flight, max_num_batched_tokens=256, initial_output_ratio=0.1)
     model = engine(config=config, kinds=HYBRID, num_full_blocks=80, num_rows=16, max_model_len=400)
-    simulation = Simulation(model, workload(poisson(200, 40), 150, 90), Conditions(max_tokens=200))
+    simulation = Simulation(model, workload(poisson(80, 40), 150, 90), Conditions(max_tokens=200))
     outcome = simulation.run(lambda now: None)
     assert (outcome.records.fate == Fate.COMPLETED).all()
     assert (outcome.records.tokens == 90).all()
@@ -171,7 +169,7 @@ def test_nothing_is_sent_after_the_duration_and_nothing_measured_before_the_warm
 def test_overload_ends_early_and_says_so() -> None:
     """Ten times what one row can do, for a simulated day."""
     model = engine(Linear(1.0), num_rows=1)
-    traffic = workload(np.arange(86_400) / 1.0, 10, 10)
+    traffic = workload(np.arange(86_400.0), 10, 10)
     outcome = simulate(model, traffic, Conditions(targets=Targets(ttft=5.0)))
     assert outcome.stopped.startswith("the queue grows without bound")
     assert outcome.totals.time < 7200
@@ -190,7 +188,7 @@ def test_a_queue_that_can_no_longer_meet_its_targets_is_not_waited_for() -> None
 def test_two_runs_are_equal() -> None:
     def run() -> Outcome:
         model = engine(Linear(0.01, 0.0001), kinds=HYBRID, num_full_blocks=200)
-        return simulate(model, workload(poisson(300, 30), 100, 40), Conditions(targets=Targets(ttft=1.0)))
+        return simulate(model, workload(poisson(100, 30), 100, 40), Conditions(targets=Targets(ttft=1.0)))
 
     one, other = run(), run()
     assert one.totals == other.totals
