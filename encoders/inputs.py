@@ -24,12 +24,14 @@ class EncoderInput:
 
     `mm_hash`: equal hashes mean equal embeddings. `runs`: lengths of its runs of image tokens in a prompt, in order;
     what stands between two runs is text. The entry covers a prompt from its first run's first token to its last run's
-    last, and has an embedding for each of them; those between runs are never read.
+    last, and has an embedding for each of them; those between runs are never read. `grid`: rows and columns of tokens,
+    where they are one run and the model's positions follow them (mrope).
     """
 
     mm_hash: str
     arrays: Arrays
     runs: tuple[int, ...]
+    grid: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ class ImageTokens(Protocol):
         """Of any picture; of each, where all become as many."""
         ...
 
-    def __call__(self, width: int, height: int) -> int: ...
+    def __call__(self, width: int, height: int) -> int:
+        """Raises ValueError for a picture that the model cannot be shown."""
+        ...
 
 
 class VisionFacts(Protocol):

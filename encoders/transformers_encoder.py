@@ -17,7 +17,7 @@ DECODERS = ("language_model", "text_model")  # what transformers' whole models c
 
 
 class TransformersEncoder:
-    """See `inputs.Encoder`. Inputs of equal shapes are computed together."""
+    """See `inputs.Encoder`. Inputs whose arrays can lie one after the other are computed together."""
 
     def __init__(self, config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> None:
         """config: the whole `config.json`. get: a tensor by the name that transformers' model gives its parameter; each
@@ -41,8 +41,9 @@ class TransformersEncoder:
             name: self._tensor(np.concatenate([entry.arrays[name] for entry in inputs])) for name in inputs[0].arrays
         }
         compute: Any = self.model.get_image_features
-        features = compute(**batch, return_dict=True).pooler_output
-        return list(features)
+        output = compute(**batch, return_dict=True)
+        levels = getattr(output, "deepstack_features", None) or ()  # each for all pictures
+        return [torch.cat(of_one, dim=-1) for of_one in zip(output.pooler_output, *levels)]
 
     def _tensor(self, values: Any) -> torch.Tensor:
         tensor = torch.from_numpy(values).to(self._device)
@@ -83,4 +84,5 @@ def _build(config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> nn.
 
 
 def _shapes(entry: EncoderInput) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, values.shape) for name, values in entry.arrays.items())
+    """What must be equal for arrays to lie one after the other."""
+    return tuple((name, values.shape[1:]) for name, values in entry.arrays.items())

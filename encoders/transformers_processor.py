@@ -13,17 +13,19 @@ import numpy as np
 from PIL import Image
 
 from .images import MAX_PIXELS, mm_hash
-from .inputs import Arrays, EncoderInput, ProcessedImage
+from .inputs import Arrays, EncoderInput, ImageTokens, ProcessedImage
 
 FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What one picture becomes: `parts` as in ProcessedImage; for every entry its arrays and its runs of tokens."""
+    """What one picture becomes: `parts` as in ProcessedImage; for every entry its arrays and its runs of tokens; and
+    `grid` as in EncoderInput, where there is one entry."""
 
     parts: tuple[str | int, ...]
     entries: Sequence[tuple[Arrays, tuple[int, ...]]]
+    grid: tuple[int, int] | None = None
 
 
 # What an image processor gave for one picture -> what the picture becomes
@@ -34,24 +36,34 @@ class TransformersImageProcessor:
     """See `inputs.ImageProcessor`."""
 
     def __init__(
-        self, processor: Any, expand: Expand, image_token_id: int, placeholder_id: int | None = None, **options: Any
+        self,
+        processor: Any,
+        expand: Expand,
+        image_token_id: int,
+        placeholder_id: int | None = None,
+        tokens: ImageTokens | None = None,
+        **options: Any,
     ) -> None:
-        """processor: from `load_image_processor`. placeholder_id None: the image token itself. options: what
-        transformers' processor of the whole model tells that of images."""
+        """processor: from `load_image_processor`. placeholder_id None: the image token itself. tokens: asked first,
+        where not every picture can be shown. options: what transformers' processor of the whole model tells that of
+        images."""
         self.image_token_id = image_token_id
         self.placeholder_id = image_token_id if placeholder_id is None else placeholder_id
         self._processor = processor
         self._expand = expand
+        self._tokens = tokens
         self._options = options
 
     def __call__(self, image: Image.Image) -> ProcessedImage:
         """See `inputs.ImageProcessor`."""
         self._refuse_thin(image)
+        if self._tokens is not None:
+            self._tokens(*image.size)
         features = self._processor(images=[image], return_tensors="np", **self._options)
         expansion = self._expand({name: np.asarray(values) for name, values in features.items()})
         name, several = mm_hash(image), len(expansion.entries) > 1
         inputs = (
-            EncoderInput(f"{name}-{index}" if several else name, arrays, runs)
+            EncoderInput(f"{name}-{index}" if several else name, arrays, runs, expansion.grid)
             for index, (arrays, runs) in enumerate(expansion.entries)
         )
         return ProcessedImage(expansion.parts, tuple(inputs))

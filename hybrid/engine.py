@@ -19,6 +19,7 @@ from hybrid.frontend.generation import Generation, Update
 from hybrid.frontend.prompt import Prompt
 from hybrid.grammar.backend import Masks
 from hybrid.grammar.grammars import Grammars, Verdict
+from hybrid.models.image_positions import ImagePositions
 from hybrid.scheduler.outcome import FinishedRequest, NewTokens
 from hybrid.scheduler.plan import StepPlan
 from hybrid.scheduler.request import Gate, NewRequest
@@ -46,6 +47,7 @@ class Runner(Protocol):
         images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
+        image_positions: ImagePositions | None = None,
     ) -> None: ...
 
     def remove_request(self, request_id: str) -> None: ...
@@ -141,7 +143,9 @@ class Engine:
         )
         try:
             self._hold(request_id, adapter)
-            self._runner.add_request(request_id, params, prompt.encoder_inputs, self._eos_token_ids, seed)
+            self._runner.add_request(
+                request_id, params, prompt.encoder_inputs, self._eos_token_ids, seed, prompt.image_positions
+            )
             try:
                 self.scheduler.add(new)
             except BaseException:

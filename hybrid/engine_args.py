@@ -20,7 +20,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 SHORT_DTYPES = ("half", "float")  # as vLLM and torch also call float16 and float32
 
 # Choices of SchedulerConfig that the arguments already carry, or that follow from the model.
-_NOT_EXTRA = ("max_num_batched_tokens", "scheduling_policy", "max_image_tokens")
+_NOT_EXTRA = ("max_num_batched_tokens", "scheduling_policy", "max_image_tokens", "min_image_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class EngineArgs:
     device: as torch names it; None: "cuda" where there is one, else "cpu".
     num_threads: CPU threads of torch, for the whole process; None leaves them as they are.
     seed: of requests that bring none.
-    num_full_blocks, num_window_blocks, num_state_slots, encoder_tokens: pool sizes that replace the computed ones.
+    num_full_blocks, num_window_blocks, num_state_slots, encoder_tokens: pool sizes that replace the computed ones; an
+        image of more tokens than the encoder pool has is refused.
     enable_lora: requests may use LoRA adapters; also on when there are lora_modules.
     lora_modules: adapters that are loaded at the start, name -> PEFT folder.
     max_loras: most adapters of rank max_lora_rank that are on the device at once; of smaller ones more fit.
@@ -168,12 +169,16 @@ class EngineArgs:
             else min(DEFAULT_MAX_NUM_SEQS, self.max_num_batched_tokens)
         )
 
-    def scheduler_config(self, max_image_tokens: int, unsplit_images: bool = False) -> SchedulerConfig:
-        """max_image_tokens: of one image, 0 for a model without a vision tower. unsplit_images: the model computes each
-        as one chunk, whatever the arguments say. Raises ValueError."""
+    def scheduler_config(
+        self, max_image_tokens: int, unsplit_images: bool = False, min_image_tokens: int | None = None
+    ) -> SchedulerConfig:
+        """max_image_tokens: of the largest image, 0 for a model without a vision tower. unsplit_images: the model
+        computes each as one chunk, whatever the arguments say. min_image_tokens: of the smallest image; None: all are
+        of one size. Raises ValueError."""
         return SchedulerConfig(
             max_num_batched_tokens=self.max_num_batched_tokens,
             scheduling_policy=self.scheduling_policy,
             max_image_tokens=max_image_tokens,
+            min_image_tokens=min_image_tokens,
             **{**self.scheduler, **({"disable_chunked_mm_input": True} if unsplit_images else {})},
         )

@@ -65,7 +65,9 @@ def set_up(args: EngineArgs) -> Setup:
     targets = lora_targets(model.lora_targets(), args.lora_target_modules) if args.uses_lora else {}
     adapters = build_store(args, targets) if args.uses_lora else None
     scheduler_config = args.scheduler_config(
-        spec.encoder.max_tokens_per_image if spec.encoder is not None else 0, loaded.decoder.bidirectional_images
+        spec.encoder.max_tokens_per_image if spec.encoder is not None else 0,
+        loaded.decoder.bidirectional_images,
+        spec.encoder.min_tokens_per_image if spec.encoder is not None else None,
     )
     unit_bytes = model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules)
     sizes = pool_sizes(

@@ -69,14 +69,15 @@ class Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class ImageTokens:
-    """Tokens of the batch that take an image embedding instead of their token embedding.
+    """Tokens of the batch that take an image embedding instead of their token embedding. Further levels of it, side by
+    side, are added behind the first layers of a decoder that has them (`blueprint.decoder.Decoder.deepstack`).
 
     groups: whole images whose tokens also see each other's later ones, in every layer; a window limits what they see
     before them. Batch row, first flat token and end of each. None: attention is causal everywhere.
     """
 
     indices: torch.Tensor  # [n] int64 into the flat batch
-    embeddings: torch.Tensor  # [n, hidden_size]
+    embeddings: torch.Tensor  # [n, hidden_size * (1 + levels)]
     groups: Ints | None = None  # [images, 3], host
 
 
@@ -108,7 +109,8 @@ class ForwardContext:
 
     Its first token stands at position num_computed_tokens[i]; 0 there means: start from nothing, whatever the row's
     state slot holds. `full` and `window` are None where the model has no such layer. caches[i] belongs to the i-th spec
-    of all layers.
+    of all layers. Where some row has images and the ropes know three positions per token (time, height, width), these
+    are `image_positions`; None: all three are `positions`.
     """
 
     token_ids: torch.Tensor  # [num_tokens] int64
@@ -124,6 +126,7 @@ class ForwardContext:
     caches: tuple[LayerCache, ...]
     deferred: DeferredStates | None = None
     lora: LoraBatch | None = None
+    image_positions: torch.Tensor | None = None  # [3, num_tokens] int64
 
     @property
     def num_rows(self) -> int:

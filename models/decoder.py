@@ -97,17 +97,21 @@ class Decoder:
         self._per_layer = None if design.per_layer is None else PerLayerEmbedding(design.per_layer, weights)
         index = 0
         indices: dict[str, int] = {}  # of the caches of attentions, by name
-        branches = []
+        layers = []
         blocks: Blocks = {}
-        for branch in (branch for layer in design.layers for branch in layer.branches):
-            built = []
-            for part in branch.parts:
-                built.append(_build(part, weights, index, indices, blocks))
-                index += len(part.specs(CacheDtypes()))
-            pre, post = (None if norm is None else Norm(norm, weights) for norm in (branch.pre_norm, branch.post_norm))
-            scale = None if branch.scale is None else weights(branch.scale)
-            branches.append(Branch(pre, tuple(built), post, branch.multiplier, scale, self.dtype))
-        self._branches = tuple(branches)
+        for layer in design.layers:
+            branches = []
+            for branch in layer.branches:
+                built = []
+                for part in branch.parts:
+                    built.append(_build(part, weights, index, indices, blocks))
+                    index += len(part.specs(CacheDtypes()))
+                norms = (branch.pre_norm, branch.post_norm)
+                pre, post = (None if norm is None else Norm(norm, weights) for norm in norms)
+                scale = None if branch.scale is None else weights(branch.scale)
+                branches.append(Branch(pre, tuple(built), post, branch.multiplier, scale, self.dtype))
+            layers.append(tuple(branches))
+        self._layers = tuple(layers)
         self.lora_sites = weights.sites
 
     @property
@@ -123,9 +127,12 @@ class Decoder:
 
         Mutates the caches in `context`: keys and values of every token, and the state of every row.
         """
-        x = self._embed(context.token_ids, context.lora)
-        if context.images is not None:
-            x[context.images.indices] = context.images.embeddings.to(x.dtype)
+        x, images = self._embed(context.token_ids, context.lora), context.images
+        levels: list[torch.Tensor] = []
+        if images is not None:
+            first, *levels = images.embeddings.to(x.dtype).split(self._design.hidden_size, dim=1)
+            assert len(levels) == self._design.deepstack, f"image embeddings of {1 + len(levels)} levels"
+            x[images.indices] = first
         step = Step(
             context,
             self._ops,
@@ -134,8 +141,11 @@ class Decoder:
         )
         if self._design.residual_float32:
             x = x.float()
-        for branch in self._branches:
-            x = branch(x, step)
+        for index, branches in enumerate(self._layers):
+            for branch in branches:
+                x = branch(x, step)
+            if images is not None and index < len(levels):
+                x.index_add_(0, images.indices, levels[index].to(x.dtype))
         return x
 
     def compute_logits(self, hidden: torch.Tensor, lora: LoraBatch | None = None) -> torch.Tensor:

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from .blueprint.config_reader import ConfigReader
 from .blueprint.json_object import read_json
 from .blueprint.model import Model
+from .blueprint.preprocessor import read_preprocessor
 from .families import read_model
 from .gguf_file import GGUFFile
 from .gguf_llama import LlamaTensors, config_of
@@ -54,7 +56,7 @@ def open_checkpoint(checkpoint: str | Path) -> Checkpoint:
         tensors = LlamaTensors(file, config)
     else:
         config = _config(path)
-        model = _blueprint(path / "config.json", config)
+        model = _of_folder(path, config)
         tensors = SafetensorsFiles(path, model.prefixes)
     model = _with_own_head(model, tensors).as_stored(tensors.shapes)
     tensors.check(model.tensors(), model.ignored)
@@ -66,7 +68,7 @@ def read_config(checkpoint: str | Path) -> Model:
     folder = Path(checkpoint)
     if folder.suffix == GGUF:
         return _read_gguf(folder)[0]
-    return _blueprint(folder / "config.json", _config(folder))
+    return _of_folder(folder, _config(folder))
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -74,6 +76,11 @@ def _config(folder: Path) -> dict[str, Any]:
     if config is None:
         raise ValueError(f"{folder} holds no config.json")
     return config
+
+
+def _of_folder(folder: Path, config: dict[str, Any]) -> Model:
+    preprocessor = read_preprocessor(folder) if "vision_config" in config else None
+    return _blueprint(folder / "config.json", config, preprocessor)
 
 
 def _read_gguf(path: Path) -> tuple[Model, GGUFFile, dict[str, Any]]:
@@ -85,9 +92,9 @@ def _read_gguf(path: Path) -> tuple[Model, GGUFFile, dict[str, Any]]:
     return _blueprint(path, config), file, config
 
 
-def _blueprint(path: Path, config: dict[str, Any]) -> Model:
+def _blueprint(path: Path, config: dict[str, Any], preprocessor: ConfigReader | None = None) -> Model:
     try:
-        return read_model(config)
+        return read_model(config, preprocessor=preprocessor)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

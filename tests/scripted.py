@@ -13,6 +13,7 @@ from hybrid.encoders.inputs import EncoderInput
 from hybrid.engine import Engine
 from hybrid.frontend.prompt import Prompt
 from hybrid.grammar.backend import Masks
+from hybrid.models.image_positions import ImagePositions
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.runner.model_runner import RunnerOutput
 from hybrid.runner.sampler import TokenLogprobs
@@ -63,6 +64,7 @@ class ScriptedRunner:
         images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
+        image_positions: ImagePositions | None = None,
     ) -> None:
         if SPECIAL + 1 in params.stop_tokens:
             raise ValueError("no such token")

@@ -1,4 +1,4 @@
-"""What a user names as a model -> its blueprint, from `config.json` alone: no weights, no torch.
+"""What a user names as a model -> its blueprint, from JSON files alone: no weights, no torch.
 
 Knows files. A GGUF file is read through its header, for which torch is imported then.
 """
@@ -10,16 +10,18 @@ from typing import Any
 
 from hybrid.checkpoints import find_checkpoint
 from hybrid.models.blueprint.model import Model
+from hybrid.models.blueprint.preprocessor import read_preprocessor
 from hybrid.models.families import read_model
 from hybrid.pools.specs import dtype_bytes
 
 QUANTISED = "quantization_config"
+FILES = ("config.json", "preprocessor_config.json", "processor_config.json")  # the first is required
 
 
 def open_model(name: str | Path) -> Model:
     """name: a config.json, a folder, a GGUF file, or whatever else `find_checkpoint` takes. Raises ValueError.
 
-    Of a model of the hub nothing but its config.json is fetched. Weights may be quantised, which loading refuses: see
+    Of a model of the hub nothing but FILES is fetched. Weights may be quantised, which loading refuses: see
     `quant_method`.
     """
     path = _find(name)
@@ -28,7 +30,8 @@ def open_model(name: str | Path) -> Model:
 
         return read_config(path)
     try:
-        return read_model({key: value for key, value in _read(path).items() if key != QUANTISED})
+        config = {key: value for key, value in _read(path).items() if key != QUANTISED}
+        return read_model(config, preprocessor=read_preprocessor(path.parent) if path.name == FILES[0] else None)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -46,8 +49,8 @@ def _find(name: str | Path) -> Path:
     """Its config.json or GGUF file. Raises ValueError."""
     if Path(name).suffix == ".json":
         return Path(name)
-    path = find_checkpoint(name, files=("config.json",))
-    return path if path.is_file() else path / "config.json"
+    path = find_checkpoint(name, files=FILES)
+    return path if path.is_file() else path / FILES[0]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hybrid.encoders.images import ImageSource, load_image
 from hybrid.encoders.inputs import ImageProcessor, ProcessedImage
+from hybrid.models.image_positions import ImagePositions
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import TokenIds
 from hybrid.scheduler.request import ImageInput
@@ -239,6 +240,8 @@ class Processor:
             first, last = places[0], places[len(entry.runs) - 1]
             placed.append(ImageInput(entry.mm_hash, int(starts[first]), int(starts[last + 1] - starts[first])))
             places = places[len(entry.runs) :]
+        grids = [entry.grid for entry in inputs if entry.grid is not None]
+        assert len(grids) in (0, len(inputs)), "positions follow all images or none"
         hints = sorted({*hints, *self._message_ends(token_ids)})
         return Prompt(
             text=text,
@@ -247,6 +250,7 @@ class Processor:
             encoder_inputs={entry.mm_hash: entry for entry in inputs},
             resume_hints=_inside([int(starts[hint]) for hint in hints], length),
             cache_salt=cache_salt,
+            image_positions=ImagePositions.of([image.offset for image in placed], grids) if grids else None,
         )
 
     def _refuse_images(self, num_images: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hybrid.encoders.inputs import EncoderInput
+from hybrid.models.image_positions import ImagePositions
 from hybrid.scheduler.plan import TokenIds
 from hybrid.scheduler.request import ImageInput
 
@@ -22,6 +23,7 @@ class Prompt:
     encoder_inputs: Mapping[str, EncoderInput] = field(default_factory=dict)
     resume_hints: tuple[int, ...] = ()
     cache_salt: str = ""
+    image_positions: ImagePositions | None = None  # where ropes know three positions per token and there are images
 
     @property
     def num_tokens(self) -> int:

@@ -93,6 +93,7 @@ def build_batch(
         window=tables(mirror.window_table, sizes.num_window_blocks) if caches.has_window else None,
         snapshots=_snapshots(plan, rows, computed, scheduled),
         images=images,
+        image_positions=_image_positions(mirror, rows, computed, starts, owner, positions, device),
         caches=caches.layers,
         deferred=None if drafted is None else drafted.states,
         lora=None if lora is None else lora.batch(mirror.lora_id[rows], scheduled),
@@ -148,6 +149,22 @@ def _snapshots(plan: StepPlan, rows: Ints, computed: Ints, scheduled: Ints) -> S
     lengths = position - computed[index]
     assert ((lengths >= 1) & (lengths <= scheduled[index])).all(), "a snapshot outside its row's chunk"
     return Snapshots(index, lengths, slots)
+
+
+def _image_positions(
+    mirror: RowMirror, rows: Ints, computed: Ints, starts: Ints, owner: Ints, positions: Ints, device: torch.device
+) -> torch.Tensor | None:
+    """[3, tokens]; None where no row has images. A loop over rows that stand before the end of their last image."""
+    ends = mirror.images_end[rows]
+    if not ends.any():
+        return None
+    three = np.tile(positions + mirror.image_shift[rows][owner], (3, 1))
+    for index in np.flatnonzero(computed < ends).tolist():
+        of_row = mirror.image_positions[rows[index]]
+        assert of_row is not None
+        first, last = starts[index : index + 2].tolist()
+        three[:, first:last] = of_row.at(int(computed[index]), last - first)
+    return torch.from_numpy(three).to(device)
 
 
 def _images(

@@ -14,6 +14,7 @@ import torch
 from hybrid.encoders.inputs import Encoder, EncoderInput
 from hybrid.grammar.backend import Masks
 from hybrid.models.context import ForwardContext
+from hybrid.models.image_positions import ImagePositions
 from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.lora import LoraBatch
 from hybrid.pools.sizing import PoolSizes
@@ -67,6 +68,7 @@ class _Request:
     images: Mapping[str, EncoderInput]
     bias: TokenBias
     seed: int
+    image_positions: ImagePositions | None
 
 
 class ModelRunner:
@@ -109,8 +111,10 @@ class ModelRunner:
         images: Mapping[str, EncoderInput] | None = None,
         eos_token_ids: Sequence[int] = (),
         seed: int = 0,
+        image_positions: ImagePositions | None = None,
     ) -> None:
-        """Mutates: from now on plans may name this request. images: by mm_hash.
+        """Mutates: from now on plans may name this request. images: by mm_hash; image_positions: of their tokens, for a
+        model whose ropes know three positions.
 
         Raises ValueError for a request id in use, images that nothing encodes, or token ids beyond the vocabulary.
         """
@@ -119,7 +123,7 @@ class ModelRunner:
         if images and self._encoder is None:
             raise ValueError(f"request {request_id!r} brings images, but the model takes none")
         bias = token_bias(params, eos_token_ids, self._model.vocab_size)
-        self._requests[request_id] = _Request(params, dict(images or {}), bias, seed)
+        self._requests[request_id] = _Request(params, dict(images or {}), bias, seed, image_positions)
 
     def remove_request(self, request_id: str) -> None:
         """Mutates: forgets the request; plans may not bring it or its images in any more. Unknown ids: nothing."""
@@ -138,7 +142,7 @@ class ModelRunner:
         # 1. rows and deltas
         for new in plan.new_rows:
             request = self._requests[new.request_id]
-            mirror.start_row(new)
+            mirror.start_row(new, request.image_positions)
             mirror.sampling.set(new.row, request.params, request.seed, request.bias)
         mirror.apply_deltas(plan)
         # 2. copies

@@ -5,6 +5,7 @@ So a plan can run before the result of the one before was committed. Host tables
 
 import numpy as np
 
+from hybrid.models.image_positions import ImagePositions
 from hybrid.pools.sizing import PoolSizes
 from hybrid.scheduler.plan import BlockDelta, Bools, Ints, NewRow, StepPlan, TokenIds
 
@@ -24,11 +25,18 @@ class RowMirror:
         self.lora_id: Ints = np.zeros(rows, dtype=np.int64)  # 0: the base model
         self.full_table: Ints = np.zeros((rows, blocks), dtype=np.int64)
         self.window_table: Ints = np.zeros((rows, blocks), dtype=np.int64)
+        # Of rows with images, for ropes of three positions: what they are, the end of the last image, the shift behind.
+        self.image_positions: list[ImagePositions | None] = [None] * rows
+        self.images_end: Ints = np.zeros(rows, dtype=np.int64)  # 0: no images
+        self.image_shift: Ints = np.zeros(rows, dtype=np.int64)
         self.request_ids: list[str | None] = [None] * rows
         self.sampling = SamplingColumns(rows)
 
-    def start_row(self, new: NewRow) -> None:
-        """Mutates: the row has a new owner. Its sampling columns are set by the caller, who knows the request."""
+    def start_row(self, new: NewRow, image_positions: ImagePositions | None = None) -> None:
+        """Mutates: the row has a new owner. Its sampling columns are set by the caller, who knows the request.
+
+        image_positions: of the request's images, where ropes know three positions per token.
+        """
         known = len(new.token_ids)
         assert 0 < known <= self.token_ids.shape[1], f"{new.request_id} brings {known} tokens"
         self.token_ids[new.row, :known] = new.token_ids
@@ -36,6 +44,9 @@ class RowMirror:
         self.num_prompt_tokens[new.row] = new.num_prompt_tokens
         self.state_slot[new.row] = new.state_slot
         self.lora_id[new.row] = new.lora_id
+        self.image_positions[new.row] = image_positions
+        self.images_end[new.row] = 0 if image_positions is None else image_positions.end
+        self.image_shift[new.row] = 0 if image_positions is None else image_positions.shift
         self.request_ids[new.row] = new.request_id
 
     def apply_deltas(self, plan: StepPlan) -> None:

@@ -13,7 +13,9 @@ class SchedulerConfig:
     """Budgets in tokens per step. Names follow vLLM where it has the notion.
 
     long_prefill_token_threshold: the most one prefill may take of a step; 0: no limit.
-    max_num_encoder_tokens: image embeddings computed per step; None: as many as max_num_batched_tokens.
+    max_num_encoder_tokens: image embeddings computed per step; None: as many as max_num_batched_tokens, or as the
+        largest image has.
+    max_image_tokens, min_image_tokens: of the largest and the smallest image; None: all are of one size.
     disable_chunked_mm_input: an image's placeholders are never split over two chunks.
     num_draft_tokens: the most drafts one request may carry.
     max_skips: how many requests may pass a waiting one that lacks only an adapter or an encoder place.
@@ -34,6 +36,7 @@ class SchedulerConfig:
     max_num_encoder_tokens: int | None = None
     disable_chunked_mm_input: bool = False
     max_image_tokens: int = 0
+    min_image_tokens: int | None = None
     num_draft_tokens: int = 0
     max_skips: int = 64
     max_scan: int = 256
@@ -73,15 +76,19 @@ class SchedulerConfig:
             raise ValueError(f"composition {self.composition!r} is not one of {get_args(Composition)}")
         if not 0.0 <= self.initial_output_ratio <= 1.0:
             raise ValueError(f"initial_output_ratio {self.initial_output_ratio} is not between 0 and 1")
-        if self.max_image_tokens > self.encoder_budget:
-            raise ValueError(
-                f"max_num_encoder_tokens {self.encoder_budget} is less than the {self.max_image_tokens} of one image"
-            )
-        if self.disable_chunked_mm_input and self.max_image_tokens > self.chunk_limit:
+        smallest = self.smallest_image
+        if smallest > self.encoder_budget:
+            raise ValueError(f"max_num_encoder_tokens {self.encoder_budget} is less than the {smallest} of one image")
+        if self.disable_chunked_mm_input and smallest > self.chunk_limit:
             raise ValueError(
                 f"with disable_chunked_mm_input a step of {self.chunk_limit} tokens cannot hold an image of "
-                f"{self.max_image_tokens} tokens"
+                f"{smallest} tokens"
             )
+
+    @property
+    def smallest_image(self) -> int:
+        """Tokens; what cannot even hold this is refused at once, larger images when their request is added."""
+        return self.max_image_tokens if self.min_image_tokens is None else self.min_image_tokens
 
     @property
     def encoder_budget(self) -> int:

@@ -59,7 +59,7 @@ class Scheduler:
                 f"pools sized for a lookahead of {sizes.lookahead} tokens, but {config.max_plans_in_flight} plans in "
                 f"flight and {config.num_draft_tokens} drafts need {lookahead}"
             )
-        image = config.max_image_tokens
+        image = config.smallest_image
         smallest = Need(image + 1, (image,), unsplit_images=config.disable_chunked_mm_input)
         for shortage in never_fits(smallest, sizes, kinds):
             raise ValueError(f"not even a request of {image + 1} tokens fits: {shortage}")

@@ -3,8 +3,8 @@
 What follows from it by arithmetic alone: every tensor with its shape, what every layer keeps per request.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from hybrid.pools.specs import LayerSpec
 
@@ -76,6 +76,22 @@ class Decoder:
     logits_softcap: float | None = None
     per_layer: PerLayerEmbedding | None = None
     residual_float32: bool = False  # what the branches add up to is float32, whatever the dtype of the weights
+    # Levels of an image's embedding beside the one that takes the token's place: level i is added to what layer i gives
+    # (DeepStack, Meng et al. 2024).
+    deepstack: int = 0
+
+    @property
+    def image_embedding_size(self) -> int:
+        """Elements of one image token's embedding, its levels side by side."""
+        return self.hidden_size * (1 + self.deepstack)
+
+    def with_parts(self, change: Callable[[Part], Part]) -> "Decoder":
+        """The same decoder with every part changed."""
+        layers = tuple(
+            replace(layer, branches=tuple(replace(b, parts=tuple(map(change, b.parts))) for b in layer.branches))
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
 
     def tensors(self) -> Shapes:
         """Name -> shape of everything that the checkpoint must hold for the decoder."""

@@ -71,11 +71,7 @@ class Model:
         def stored(part: Part) -> Part:
             return part.as_stored(shapes) if isinstance(part, MoE | GatedDeltaNet) else part
 
-        layers = tuple(
-            replace(layer, branches=tuple(replace(b, parts=tuple(map(stored, b.parts))) for b in layer.branches))
-            for layer in self.decoder.layers
-        )
-        return replace(self, decoder=replace(self.decoder, layers=layers))
+        return replace(self, decoder=self.decoder.with_parts(stored))
 
     def spec(self, dtype: str, state_dtype: str = "float32") -> ModelSpec:
         """What the model keeps: dtype of keys, values, convolution tails and image embeddings; of recurrent states.
@@ -85,7 +81,9 @@ class Model:
         dtype_bytes(dtype)
         return ModelSpec(
             layers=self.decoder.layer_specs(CacheDtypes(dtype, state_dtype)),
-            encoder=None if self.vision is None else EncoderSpec(self.vision.width, self.vision.tokens.most, dtype),
+            encoder=None
+            if self.vision is None
+            else EncoderSpec(self.vision.width, self.vision.tokens.most, dtype, self.vision.tokens.least),
         )
 
 

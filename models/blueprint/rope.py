@@ -23,13 +23,15 @@ class Rope:
     """Rotates the first `rotary_dim` elements of each head; equal ropes share one table.
 
     inverse_frequencies [rotary_dim / 2]; cosines and sines are multiplied by `attention_factor`. Pairs are (i, i +
-    rotary_dim / 2), or neighbours (2 i, 2 i + 1) where `interleaved`.
+    rotary_dim / 2), or neighbours (2 i, 2 i + 1) where `interleaved`. axes[i]: which of a token's three positions (0
+    time, 1 height, 2 width) turns pair i (mrope); None: tokens have one position, also in images.
     """
 
     rotary_dim: int
     inverse_frequencies: tuple[float, ...]
     attention_factor: float = 1.0
     interleaved: bool = False
+    axes: tuple[int, ...] | None = None
 
 
 def read_rope(
@@ -55,7 +57,7 @@ def read_rope(
     if kind not in kinds:
         raise config.error(f"{key}.rope_type", kind, f"one of {', '.join(kinds)}")
     if kind == "mrope":
-        kind = "default"  # three positions per token, which are the same one for text
+        kind = "default"  # see `mrope_axes`
     reader = ConfigReader(params, f"{config.where}.{key}")
     base = reader.positive("rope_theta") if "rope_theta" in reader else config.positive("rope_theta", theta)
     partial = reader if "partial_rotary_factor" in reader else config
@@ -78,6 +80,30 @@ def read_rope(
     except (ZeroDivisionError, OverflowError):
         raise config.error(key, config.get(key), NOT_FINITE) from None
     return Rope(rotary_dim, _finite(frequencies, factor, config, key), factor, interleaved)
+
+
+def mrope_axes(config: ConfigReader, pairs: int, sections: tuple[int, int, int], *, in_turns: bool) -> tuple[int, ...]:
+    """`Rope.axes` for so many pairs. `mrope_section` says how many of them go to time, height and width; sections:
+    where it is absent.
+
+    in_turns: time, height and width take one pair after the other, until height and width have theirs; the others are
+    time's (Qwen3-VL). Else first all of time, then of height, then of width (Qwen2-VL).
+    """
+    key, params = _parameters(config, None)
+    reader = ConfigReader(params, f"{config.where}.{key}")
+    reader.refuse("mrope_interleaved", (in_turns,), "the family has the other order")
+    counts = reader.entries("mrope_section", 3, default=list(sections))
+    if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts):
+        raise reader.error("mrope_section", counts, "three numbers of pairs")
+    if not in_turns:
+        if sum(counts) != pairs:
+            raise reader.error("mrope_section", counts, f"three numbers of pairs, {pairs} together")
+        return tuple(axis for axis, count in enumerate(counts) for _ in range(count))
+    axes = [0] * pairs
+    for axis in (1, 2):
+        for pair in range(axis, min(pairs, 3 * counts[axis]), 3):
+            axes[pair] = axis
+    return tuple(axes)
 
 
 def _finite(frequencies: NDArray[np.float32], factor: float, config: ConfigReader, key: str) -> tuple[float, ...]:

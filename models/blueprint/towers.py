@@ -54,25 +54,26 @@ def _vit(config: ConfigReader, name: str, patch_size: int, class_token: bool, he
     }
     if class_token:
         shapes["embeddings.class_embedding"] = (size,)
-        shapes |= _norm("pre_layrnorm", size)
+        shapes |= norm("pre_layrnorm", size)
     else:
         shapes["embeddings.patch_embedding.bias"] = (size,)
     for index in range(layers):
         at = f"encoder.layers.{index}"
         for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
             shapes |= linear(f"{at}.self_attn.{projection}", size, size, bias=True)
-        shapes |= _norm(f"{at}.layer_norm1", size) | _norm(f"{at}.layer_norm2", size) | _mlp(f"{at}.mlp", size, inner)
-    shapes |= _norm("post_layernorm", size)
+        shapes |= norm(f"{at}.layer_norm1", size) | norm(f"{at}.layer_norm2", size) | _mlp(f"{at}.mlp", size, inner)
+    shapes |= norm("post_layernorm", size)
     if head:
         shapes |= {"head.probe": (1, 1, size), "head.attention.in_proj_weight": (3 * size, size)}
         shapes |= {"head.attention.in_proj_bias": (3 * size,)}
         shapes |= linear("head.attention.out_proj", size, size, bias=True)
-        shapes |= _norm("head.layernorm", size) | _mlp("head.mlp", size, inner)
+        shapes |= norm("head.layernorm", size) | _mlp("head.mlp", size, inner)
     named = {f"{name}.{tensor}": shape for tensor, shape in shapes.items()}
     return Tower(named, size, layers, per_side, int(class_token))
 
 
-def _norm(name: str, size: int) -> Shapes:
+def norm(name: str, size: int) -> Shapes:
+    """The tensors of a LayerNorm."""
     return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
 
 

@@ -13,12 +13,18 @@ class ImageTokens(Protocol):
     """How many embeddings a picture becomes."""
 
     @property
+    def least(self) -> int:
+        """Of the smallest entry of the encoder pool that any picture makes."""
+        ...
+
+    @property
     def most(self) -> int:
-        """Of the largest entry of the encoder pool that any picture makes."""
+        """Of the largest one."""
         ...
 
     def __call__(self, width: int, height: int) -> int:
-        """Of a picture of so many pixels, all its entries together."""
+        """Of a picture of so many pixels, all its entries together. Raises ValueError for one that the model cannot be
+        shown."""
         ...
 
 
@@ -27,6 +33,10 @@ class FixedTokens:
     """Every picture becomes as many."""
 
     most: int
+
+    @property
+    def least(self) -> int:
+        return self.most
 
     def __call__(self, width: int, height: int) -> int:
         del width, height

@@ -29,10 +29,11 @@ class Family(Protocol):
         ...
 
 
-def read_model(config: Mapping[str, Any], where: str = "config") -> Model:
+def read_model(config: Mapping[str, Any], where: str = "config", preprocessor: ConfigReader | None = None) -> Model:
     """The blueprint of a whole `config.json`. Raises ValueError naming the key and the value.
 
-    where: what errors call it. A configuration of the package `mamba_ssm` has no model_type: `ssm_cfg` tells it.
+    where: what errors call it. preprocessor: how pictures are prepared, where the checkpoint says it. A configuration
+    of the package `mamba_ssm` has no model_type: `ssm_cfg` tells it.
     """
     model_type = config.get("model_type", "mamba_ssm" if "ssm_cfg" in config else None)
     if not isinstance(model_type, str) or model_type not in FAMILIES:
@@ -41,7 +42,7 @@ def read_model(config: Mapping[str, Any], where: str = "config") -> Model:
     reader = ConfigReader(config, where)
     refuse_quantised(reader)
     if model_type in TEXT_TYPES:
-        return vision_language.model(reader, read_model)
+        return vision_language.model(reader, preprocessor, read_model)
     family: Family = import_module(f".{model_type}", __name__)
     return family.model(reader)
 

@@ -21,9 +21,15 @@ class Rotary:
 
     @classmethod
     def at(cls, rope: Rope, positions: torch.Tensor, dtype: torch.dtype) -> "Rotary":
-        """positions [T] int64. Angles are computed in float32."""
-        frequencies = torch.tensor(rope.inverse_frequencies, dtype=torch.float32, device=positions.device)
-        angles = positions[:, None].float() * frequencies
+        """positions [T] int64, or [3, T] for a rope with `axes`. Angles are computed in float32."""
+        device = positions.device
+        frequencies = torch.tensor(rope.inverse_frequencies, dtype=torch.float32, device=device)
+        if positions.ndim == 1:
+            turns = positions[:, None]
+        else:
+            assert rope.axes is not None, "three positions for a rope of one"
+            turns = positions.t().index_select(1, torch.tensor(rope.axes, device=device))
+        angles = turns.float() * frequencies
         factor = rope.attention_factor
         return cls((angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype), rope.interleaved)
 

@@ -32,7 +32,9 @@ class Step:
     def rotary(self, rope: Rope) -> Rotary:
         """Cosines and sines of the step's positions."""
         if rope not in self._rotary:
-            self._rotary[rope] = Rotary.at(rope, self.context.positions, self.embeddings.dtype)
+            positions = None if rope.axes is None else self.context.image_positions
+            positions = self.context.positions if positions is None else positions
+            self._rotary[rope] = Rotary.at(rope, positions, self.embeddings.dtype)
         return self._rotary[rope]
 
     def attention(self, cache_index: int, sliding_window: int | None) -> tuple[AttentionRun, AttentionCache]:

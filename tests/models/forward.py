@@ -1,17 +1,36 @@
 """A decoder over chunks without an engine: caches full of NaN, hand-made contexts, logits of every token."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from hybrid.models.context import AttentionCache, BlockTables, ForwardContext, LayerCache, Snapshots, StateCache
+from hybrid.models.context import (
+    AttentionCache,
+    BlockTables,
+    ForwardContext,
+    ImageTokens,
+    LayerCache,
+    Snapshots,
+    StateCache,
+)
 from hybrid.models.decoder import Decoder
+from hybrid.models.image_positions import ImagePositions
 from hybrid.models.ops.lora import LoraBatch
 from hybrid.pools.specs import MambaSpec
 
 BLOCK = 4
 MAX_BLOCKS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RowImages:
+    """The images of one row: which tokens they are, their embeddings one after the other, where all tokens stand."""
+
+    tokens: list[int]
+    embeddings: torch.Tensor  # [len(tokens), size]
+    positions: ImagePositions
 
 
 def caches_for(model: Decoder, num_rows: int) -> tuple[LayerCache, ...]:
@@ -56,13 +75,34 @@ def context_for(
     )
 
 
+def with_images(context: ForwardContext, images: Sequence[RowImages | None]) -> ForwardContext:
+    """The same batch with the images of its rows, and three positions per token."""
+    indices, embeddings, positions = [], [], []
+    for i, (computed, count) in enumerate(zip(context.num_computed_tokens.tolist(), context.query_lens.tolist())):
+        row = images[i]
+        if row is None:
+            positions.append(np.tile(np.arange(computed, computed + count), (3, 1)))
+            continue
+        positions.append(row.positions.at(computed, count))
+        for index, token in enumerate(row.tokens):
+            if computed <= token < computed + count:
+                indices.append(int(context.query_start_loc[i]) + token - computed)
+                embeddings.append(row.embeddings[index])
+    tokens = ImageTokens(torch.tensor(indices), torch.stack(embeddings)) if indices else None
+    return replace(context, images=tokens, image_positions=torch.from_numpy(np.concatenate(positions, axis=1)))
+
+
 @torch.inference_mode()
 def chunked_logits(
-    model: Decoder, rows: list[list[int]], schedule: list[list[int]], units: list[list[int]] | None = None
+    model: Decoder,
+    rows: list[list[int]],
+    schedule: list[list[int]],
+    units: list[list[int]] | None = None,
+    images: Sequence[RowImages | None] | None = None,
 ) -> list[torch.Tensor]:
     """Logits of every token; schedule[step][i] tokens of row i, rows of one token first, every row in every step.
 
-    units: the rank units of every row's adapter, all as many, -1 where there is none.
+    units: the rank units of every row's adapter, all as many, -1 where there is none; images: of every row.
     """
     caches = caches_for(model, len(rows))
     computed = [0] * len(rows)
@@ -70,6 +110,8 @@ def chunked_logits(
     for counts in schedule:
         lora = None if units is None else LoraBatch(np.repeat(np.array(units), counts, axis=0))
         context = replace(context_for(rows, computed, counts, caches), lora=lora)
+        if images is not None:
+            context = with_images(context, images)
         logits = model.compute_logits(model.forward(context), lora)
         for i, part in enumerate(logits.split(counts)):
             out[i].append(part)

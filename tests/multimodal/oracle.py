@@ -35,6 +35,8 @@ class Oracle:
 
     def __init__(self, case: Case, folder: Path, seed: int = 0) -> None:
         torch.manual_seed(seed)
+        for config in (case.config, case.config.get_text_config()):
+            config._experts_implementation = "eager"
         auto: Any = AutoModelForImageTextToText
         self.model: Any = auto.from_config(case.config, dtype=torch.float32, attn_implementation="eager").eval()
         randomise(self.model, seed)

@@ -172,6 +172,9 @@ def all_logits(loaded: LoadedModel, prompt: Prompt, chunk: int) -> torch.Tensor:
             (max(low, start), min(high, end), low, vectors) for (low, high, _), vectors in zip(entries, embeddings)
         ]
         context = with_images(context, ids, start, [span for span in spans if span[0] < span[1]], decoder)
+        if prompt.image_positions is not None:
+            positions = prompt.image_positions.at(start, end - start)
+            context = replace(context, image_positions=torch.from_numpy(positions))
         out.append(decoder.compute_logits(decoder.forward(context)))
         start = end
     return torch.cat(out)
@@ -214,12 +217,9 @@ def test_mixed_batches(oracle: Oracle, expected: list[tuple[int, ...]], argument
         assert llm.stats().retractions > 10
 
 
-def test_embeddings_give_way_to_each_other(
-    oracle: Oracle, loaded: LoadedModel, expected: list[tuple[int, ...]]
-) -> None:
+def test_embeddings_give_way_to_each_other(oracle: Oracle, alone: LLM, expected: list[tuple[int, ...]]) -> None:
     """A pool and a budget for the largest image alone."""
-    assert loaded.model.vision is not None
-    most = loaded.model.vision.tokens.most
+    most = max(image.num_tokens for messages in CHATS for image in process(alone, messages).images)
     llm = engine(
         oracle.folder,
         encoder_tokens=most,
@@ -266,3 +266,24 @@ def test_an_image_that_never_fits_is_refused(oracle: Oracle) -> None:
         chat(engine(oracle.folder, encoder_tokens=2), oracle, [FIRST])
     with pytest.raises(ValueError, match="encode"):
         chat(engine(oracle.folder, max_num_encoder_tokens=2), oracle, [FIRST])
+
+
+def test_an_image_that_never_fits_harms_nobody(
+    oracle: Oracle, loaded: LoadedModel, alone: LLM, expected: list[tuple[int, ...]]
+) -> None:
+    """Where images have many sizes, the smaller ones are served beside it."""
+    assert loaded.model.vision is not None
+    small, large = (sorted({i.num_tokens for m in CHATS for i in process(alone, m).images})[end] for end in (0, -1))
+    if small == large:
+        assert loaded.model.vision.tokens.least == loaded.model.vision.tokens.most
+        return
+    for arguments, message in (
+        ({"encoder_tokens": large - 1}, f"the encoder pool has {large - 1} tokens in all and {large} are needed"),
+        ({"max_num_encoder_tokens": large - 1}, f"an image has {large} tokens, a step encodes at most {large - 1}"),
+    ):
+        llm = engine(oracle.folder, **arguments)
+        with pytest.raises(ValueError, match=message):
+            chat(llm, oracle, [SECOND])
+        llm.engine.scheduler.check()
+        fitting = [messages for messages in CHATS if all(i.num_tokens < large for i in process(alone, messages).images)]
+        assert tokens(chat(llm, oracle, fitting)) == [expected[CHATS.index(messages)] for messages in fitting]

@@ -14,6 +14,7 @@ from hybrid.encoders.inputs import Encoder, EncoderInput
 from hybrid.models.context import AttentionCache
 from hybrid.models.decoder import Decoder
 from hybrid.models.families import read_model
+from hybrid.models.image_positions import ImagePositions
 from hybrid.models.native_config import NativeConfig
 from hybrid.models.reference import NativeReference
 from hybrid.models.weights import Weights
@@ -191,19 +192,29 @@ class PlanDriver:
         params: SamplingParams = GREEDY,
         images: Mapping[int, tuple[str, NDArray[np.float32], int]] | None = None,
         seed: int = 0,
+        image_positions: ImagePositions | None = None,
     ) -> None:
         """images: position of the first placeholder -> (mm_hash, pixel values, number of tokens)."""
         pixels = {
             mm_hash: EncoderInput(mm_hash, {"pixel_values": values}, (count,))
             for mm_hash, values, count in (images or {}).values()
         }
-        self.runner.add_request(request_id, params, pixels, (1,), seed)
+        self.runner.add_request(request_id, params, pixels, (1,), seed, image_positions)
         request = DrivenRequest(request_id, self._rows.pop(), self.free_slot(), list(prompt), len(prompt))
         for position, (mm_hash, _, count) in (images or {}).items():
             slots = np.array([self._encoder_slots.pop() for _ in range(count)], dtype=np.int64)
             request.images[position] = (mm_hash, slots)
             self._to_encode.append(EncodeImage(mm_hash, request_id, slots))
         self.requests[request_id] = request
+
+    def embed(self, request_id: str, images: Mapping[int, torch.Tensor]) -> None:
+        """Images without an encoder: position of the first placeholder -> embeddings [tokens, size] as one made
+        them."""
+        for position, embeddings in images.items():
+            slots = np.array([self._encoder_slots.pop() for _ in embeddings], dtype=np.int64)
+            self.requests[request_id].images[position] = (f"{request_id} {position}", slots)
+            assert self.runner.caches.encoder is not None
+            self.runner.caches.encoder[torch.from_numpy(slots)] = embeddings
 
     def resume(self, request_id: str, source_id: str, position: int, slot: int) -> None:
         """A prefix-cache hit: tokens before `position` are computed. Whole blocks are shared with the source request,

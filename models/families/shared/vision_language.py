@@ -1,8 +1,8 @@
 """Vision-language checkpoints: their text decoder, and what sees images where `families.vision` knows it. Where not,
 images are refused.
 
-The decoder is a family of its own under `text_config` (Qwen2.5-VL's first files: at the root). Its positions for text
-alone are those of plain rope, also where images would have three per token (mrope).
+The decoder is a family of its own under `text_config` (Qwen2.5-VL's first files: at the root); what images change in it
+is added here: three positions per token (mrope), levels of embeddings (DeepStack).
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from ...blueprint.config_reader import ConfigReader
+from ...blueprint.decoder import Decoder, Part
 from ...blueprint.model import Model
+from ...blueprint.parts import Attention
+from ...blueprint.rope import mrope_axes
 from ..vision import read_vision
 
 # model_type -> the decoder's, where `text_config` does not name it.
@@ -29,6 +32,14 @@ TEXT_TYPES = {
 }
 # Decoders that are another family's but for mrope.
 SAME_AS = {"qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+# Decoders with mrope: its sections where no key says so, and whether they take turns.
+MROPE = {
+    "qwen2_5_vl": ((16, 24, 24), False),
+    "qwen3_5": ((11, 11, 10), True),
+    "qwen3_5_moe": ((11, 11, 10), True),
+    "qwen3_vl": ((24, 20, 20), True),
+}
+DEEPSTACK = {"qwen3_vl": (8, 16, 24)}  # layers of the tower that give a level, where no key says so
 TIED = {"gemma3", "gemma4", "lfm2_vl"}  # where no key says so; the others have a head of their own
 # What a `text_config` leaves out where it is transformers' default, of decoders whose family asks for it.
 DEFAULTS = {
@@ -49,6 +60,7 @@ PREFIXES = (
     ("model.vision_tower.", "vision_tower."),
     ("vision_tower.vision_model.", "vision_tower."),
     ("model.multi_modal_projector.", "multi_modal_projector."),
+    ("model.visual.", "visual."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("language_model.model.", "model."),
@@ -61,19 +73,40 @@ TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|connector|embed
 COUNTED = r"vision_tower\.embeddings\.position_ids"
 
 
-def model(config: ConfigReader, read_model: Callable[[Mapping[str, Any], str], Model]) -> Model:
+def model(
+    config: ConfigReader, preprocessor: ConfigReader | None, read_model: Callable[[Mapping[str, Any], str], Model]
+) -> Model:
     """The blueprint of the whole, whose tensors are found under the names that these checkpoints have.
 
-    read_model: of a whole configuration, and what errors call it.
+    preprocessor: of pictures. read_model: of a whole configuration, and what errors call it.
     """
-    text = read_model(_text_config(config), "config.text_config" if "text_config" in config else "config")
-    vision = read_vision(config, text)
+    model_type = config.one_of("model_type", tuple(TEXT_TYPES))
+    text_config, where = _text_config(config, model_type), "config.text_config" if "text_config" in config else "config"
+    text = read_model(text_config, where)
+    decoder = text.decoder
+    if model_type in MROPE:
+        decoder = _with_mrope(decoder, ConfigReader(text_config, where), *MROPE[model_type])
+    if model_type in DEEPSTACK:
+        vision_config = config.reader("vision_config")
+        levels = vision_config.entries("deepstack_visual_indexes", default=list(DEEPSTACK[model_type]))
+        decoder = replace(decoder, deepstack=len(levels))
+    text = replace(text, decoder=decoder)
+    vision = read_vision(config, preprocessor, text)
     ignored = rf"(model\.)?({TOWERS})\..*" if vision is None else COUNTED
     return replace(text, vision=vision, prefixes=PREFIXES, ignored=(*text.ignored, ignored))
 
 
-def _text_config(config: ConfigReader) -> Mapping[str, Any]:
-    model_type = config.one_of("model_type", tuple(TEXT_TYPES))
+def _with_mrope(decoder: Decoder, text: ConfigReader, sections: tuple[int, int, int], in_turns: bool) -> Decoder:
+    def turned(part: Part) -> Part:
+        if not isinstance(part, Attention) or part.rope is None:
+            return part
+        axes = mrope_axes(text, len(part.rope.inverse_frequencies), sections, in_turns=in_turns)
+        return replace(part, rope=replace(part.rope, axes=axes))
+
+    return decoder.with_parts(turned)
+
+
+def _text_config(config: ConfigReader, model_type: str) -> Mapping[str, Any]:
     at_root = model_type == "qwen2_5_vl" and "text_config" not in config
     reader = config if at_root else config.reader("text_config")
     text = {key: reader.get(key) for key in reader}

@@ -1,7 +1,8 @@
 """What sees images in published checkpoints: one file each, named after the `model_type` of the whole.
 
-Each has one public function, `vision(config, text)`: from the keys of `config.json` and the blueprint of the text
-decoder to a `Vision`. A type without a file is served as its text decoder alone.
+Each has one public function, `vision(config, preprocessor, text)`: from the keys of `config.json`, those of the image
+processor's configuration and the blueprint of the text decoder to a `Vision`. A type without a file is served as its
+text decoder alone.
 """
 
 from importlib import import_module
@@ -18,18 +19,21 @@ TYPES = {module.name for module in iter_modules(__path__)}
 class Family(Protocol):
     """What a file offers."""
 
-    def vision(self, config: ConfigReader, text: Model) -> Vision:
-        """config: of the whole. Raises ValueError naming the key and value of what is not supported."""
+    def vision(self, config: ConfigReader, preprocessor: ConfigReader | None, text: Model) -> Vision:
+        """config: of the whole. preprocessor: None where the checkpoint has none, or none was read.
+
+        Raises ValueError naming the key and value of what is not supported.
+        """
         ...
 
 
-def read_vision(config: ConfigReader, text: Model) -> Vision | None:
+def read_vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model) -> Vision | None:
     """None: the checkpoint is served without images."""
     model_type = config.get("model_type")
     if model_type not in TYPES or "vision_config" not in config:
         return None
     family: Family = import_module(f".{model_type}", __name__)
-    return family.vision(config, text)
+    return family.vision(config, preprocessor, text)
 
 
 def image_token_id(config: ConfigReader, text: Model, default: int) -> int:

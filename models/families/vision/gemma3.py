@@ -9,8 +9,9 @@ from ...blueprint.vision import FixedTokens, Vision
 from . import image_token_id
 
 
-def vision(config: ConfigReader, text: Model) -> Vision:
+def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model) -> Vision:
     """SigLIP and the projector of a gemma3 checkpoint."""
+    del preprocessor
     tower = read_tower(config.reader("vision_config"), "siglip_vision_model", ("siglip_vision_model",))
     tokens, hidden = config.integer("mm_tokens_per_image", 256), text.decoder.hidden_size
     side = isqrt(tokens)

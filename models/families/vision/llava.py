@@ -11,8 +11,9 @@ from . import image_token_id
 TOWERS = ("clip_vision_model", "siglip_vision_model")
 
 
-def vision(config: ConfigReader, text: Model) -> Vision:
+def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model) -> Vision:
     """Tower and projector of a llava checkpoint."""
+    del preprocessor
     tower = read_tower(config.reader("vision_config"), "clip_vision_model", TOWERS)
     without_class = config.one_of("vision_feature_select_strategy", ("default", "full"), "default") == "default"
     return Vision(

@@ -1,5 +1,7 @@
 """Frequencies of every kind of rope are those of transformers; what is not known is refused."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,9 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hybrid.models.blueprint.config_reader import ConfigReader
-from hybrid.models.blueprint.rope import read_rope
+from hybrid.models.blueprint.parts import Attention
+from hybrid.models.blueprint.rope import mrope_axes, read_rope
+from hybrid.models.families import read_model
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -74,3 +78,46 @@ def test_kinds_of_layers_may_have_their_own() -> None:
 def test_what_is_wrong_is_named(data: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_rope(ConfigReader(data), 8)
+
+
+def mrope(pairs: int, in_turns: bool, **keys: Any) -> str:
+    config = ConfigReader({"rope_parameters": {"rope_theta": 1e4, **keys}})
+    return "".join("thw"[axis] for axis in mrope_axes(config, pairs, (3, 2, 1), in_turns=in_turns))
+
+
+def test_pairs_belong_to_time_height_or_width() -> None:
+    assert mrope(6, False) == "ttthhw"
+    assert mrope(5, False, mrope_section=[1, 0, 4]) == "twwww"
+    assert mrope(6, True) == "thwtht"
+    assert mrope(8, True, mrope_section=[4, 2, 2], mrope_interleaved=True) == "thwthwtt"
+    assert mrope(4, True, mrope_section=[24, 20, 20]) == "thwt"
+
+
+def test_sections_of_published_models() -> None:
+    for file, in_turns in (("Qwen2.5-VL-7B-Instruct", False), ("Qwen3.5-27B", True)):
+        path = Path(__file__).parents[1] / "families" / "model_configs" / f"{file}.json"
+        ropes = {
+            part.rope
+            for part in read_model(json.loads(path.read_text(encoding="utf-8"))).decoder.plain_parts()
+            if isinstance(part, Attention)
+        }
+        (rope,) = ropes
+        assert rope is not None and rope.axes is not None
+        assert [rope.axes.count(axis) for axis in range(3)] == ([11, 11, 10] if in_turns else [16, 24, 24])
+        assert (rope.axes[1] == 1) == in_turns
+
+
+@pytest.mark.parametrize(
+    ("in_turns", "keys", "words"),
+    [
+        (False, {"mrope_section": [3, 2, 2]}, r"mrope_section must be three numbers of pairs, 6 together"),
+        (False, {"mrope_section": [3, 3]}, "mrope_section must be a list of 3 entries"),
+        (True, {"mrope_section": [3, -1, 4]}, r"mrope_section must be three numbers of pairs, got \[3, -1, 4\]"),
+        (True, {"mrope_section": [3, True, 2]}, "mrope_section must be three numbers"),
+        (True, {"mrope_section": [3, 2, 1], "mrope_interleaved": False}, "mrope_interleaved is False"),
+        (False, {"mrope_section": [3, 2, 1], "mrope_interleaved": True}, "mrope_interleaved is True"),
+    ],
+)
+def test_sections_that_cannot_be(in_turns: bool, keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        mrope(6, in_turns, **keys)

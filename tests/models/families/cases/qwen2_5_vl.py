@@ -8,6 +8,7 @@ from . import llama
 TEXT = {key: value for key, value in llama.SMALL.items() if key != "head_dim"}
 CASES = {
     "untied": Qwen2_5_VLConfig(
+        image_token_id=3,
         text_config={
             **TEXT,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 1]},

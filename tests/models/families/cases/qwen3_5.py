@@ -23,4 +23,4 @@ TEXT: dict[str, Any] = {
     },
 }
 VISION: dict[str, Any] = {**towers.QWEN, "num_position_embeddings": 16}
-CASES = {"untied": Qwen3_5Config(text_config=TEXT, vision_config=VISION)}
+CASES = {"untied": Qwen3_5Config(image_token_id=3, text_config=TEXT, vision_config=VISION)}

@@ -6,6 +6,7 @@ from .qwen3_5 import TEXT, VISION
 
 CASES = {
     "tied": Qwen3_5MoeConfig(
+        image_token_id=3,
         text_config={
             **TEXT,
             "moe_intermediate_size": 22,

@@ -7,6 +7,7 @@ from . import llama
 
 CASES = {
     "tied": Qwen3VLConfig(
+        image_token_id=3,
         text_config={
             **llama.SMALL,
             "rope_parameters": {
@@ -16,7 +17,12 @@ CASES = {
                 "mrope_interleaved": True,
             },
         },
-        vision_config={**towers.QWEN, "deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+        vision_config={
+            **towers.QWEN,
+            "depth": 2,
+            "deepstack_visual_indexes": [0, 1],
+            "num_position_embeddings": 16,
+        },
         tie_word_embeddings=True,
     ),
 }

@@ -1,0 +1,5 @@
+"""Qwen3.5: as Qwen2.5-VL."""
+
+from .qwen2_5_vl import encoder, image_processor
+
+__all__ = ["encoder", "image_processor"]
