@@ -16,6 +16,7 @@ from hybrid.pools.sizing import (
     Need,
     PoolSizes,
     blocks_for,
+    default_encoder_tokens,
     life_units,
     lora_units,
     never_fits,
@@ -119,6 +120,22 @@ def test_pools_fill_the_memory_and_never_exceed_it(model: ModelSpec, plans: int)
         assert never_fits(Need(512), sizes, Kinds.of(model)) == ()
         assert sizes.lookahead == plans - 1
     assert accepted and not refused_after_success, "more memory is never worse"
+
+
+def test_the_encoder_pool_where_nobody_says() -> None:
+    """Elements of 4 bytes, 64 per token."""
+
+    def default(most: int, least: int | None, seqs: int, memory: int = 1 << 30) -> int:
+        encoder = EncoderSpec(hidden_size=64, max_tokens_per_image=most, min_tokens_per_image=least)
+        return default_encoder_tokens(replace(MODEL, encoder=encoder), seqs, memory)
+
+    assert [default(49, None, seqs) for seqs in (1, 4, 7, 16, 100)] == [4 * 49, 4 * 49, 7 * 49, 16 * 49, 16 * 49]
+    assert default(2880, None, 100) == 16 * 1024
+    assert default(16384, 64, 8) == 16384
+    assert default(16384, 64, 8, memory=4 * 256 * 1000) == 1000
+    assert default(16384, 64, 8, memory=1000) == 64
+    assert default(2880, None, 8, memory=1000) == 2880
+    assert default_encoder_tokens(ModelSpec(((FULL,),)), 8, 1 << 30) == 0
 
 
 def test_too_little_memory_says_what_is_missing() -> None:

@@ -12,7 +12,7 @@ from hybrid.adapters.registry import Adapter
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.plan import StepResult
-from hybrid.scheduler.request import Gate, GateStatus, ImageInput
+from hybrid.scheduler.request import Gate, GateStatus, ImageInput, NewRequest
 from hybrid.scheduler.scheduler import Scheduler
 from tests.scheduler.harness import FULL, HYBRID, WINDOW, Harness, tokens
 
@@ -90,6 +90,15 @@ def test_a_name_is_used_once_at_a_time() -> None:
         ({"ageing_seconds": math.nan}, "ageing_seconds must be a finite number, got nan"),
         ({"disable_chunked_mm_input": 1}, "disable_chunked_mm_input must be true or false, got 1"),
         ({"max_image_tokens": 9, "max_num_encoder_tokens": 8}, "max_num_encoder_tokens 8 is less than the 9"),
+        (
+            {"max_image_tokens": 900, "min_image_tokens": 9, "max_num_encoder_tokens": 8},
+            "max_num_encoder_tokens 8 is less than the 9",
+        ),
+        (
+            {"max_image_tokens": 900, "min_image_tokens": 9, "disable_chunked_mm_input": True}
+            | {"max_num_batched_tokens": 8},
+            "a step of 8 tokens cannot hold an image of 9 tokens",
+        ),
     ],
 )
 def test_impossible_settings_are_refused(setting: dict[str, Any], message: str) -> None:
@@ -107,6 +116,11 @@ def test_impossible_settings_are_refused(setting: dict[str, Any], message: str) 
         ),
         ({"num_draft_tokens": 4}, {}, "0 tokens, but 1 plans in flight and 4 drafts need 4"),
         ({"max_image_tokens": 300}, {}, "the encoder pool has 200 tokens in all and 300 are needed"),
+        (
+            {"max_image_tokens": 900, "min_image_tokens": 300},
+            {},
+            "the encoder pool has 200 tokens in all and 300 are needed",
+        ),
         ({}, {"num_state_slots": 0}, "the recurrent state pool has 0 slots in all and 1 are needed"),
     ],
 )
@@ -119,6 +133,25 @@ def test_pools_that_do_not_suit_the_settings_are_refused(
     )  # fmt: skip
     with pytest.raises(ValueError, match=message):
         Scheduler(SchedulerConfig(**config), replace(enough, **sizes), HYBRID)
+
+
+def test_images_of_many_sizes_need_room_for_the_smallest_alone() -> None:
+    """The largest ones are refused when their request is added."""
+    config = SchedulerConfig(max_image_tokens=900, min_image_tokens=30, max_num_encoder_tokens=40)
+    assert SchedulerConfig(max_image_tokens=9000, min_image_tokens=30).encoder_budget == 9000
+    sizes = PoolSizes(
+        num_rows=1, num_full_blocks=100, num_window_blocks=100, num_state_slots=1, encoder_tokens=35, lora_units=0,
+        block_size=16, sliding_window=16, max_model_len=64,
+    )  # fmt: skip
+    scheduler = Scheduler(config, sizes, HYBRID)
+    for count, message in (
+        (36, "the encoder pool has 35 tokens in all and 36 are needed"),
+        (41, "an image has 41 tokens, a step encodes at most 40"),
+    ):
+        new = NewRequest("r", np.zeros(50, dtype=np.int32), max_tokens=2, images=(ImageInput("a", 1, count),))
+        with pytest.raises(ValueError, match=message):
+            scheduler.add(new)
+    scheduler.add(NewRequest("r", np.zeros(50, dtype=np.int32), max_tokens=2, images=(ImageInput("a", 1, 35),)))
 
 
 def ints(*values: int) -> NDArray[np.int64]:

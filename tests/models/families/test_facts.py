@@ -92,8 +92,8 @@ FACTS = {
     "LFM2-VL-450M": Facts(full=(6, 8, 64), states=10, state=short_conv(1024, 3)),
     # gated delta net beside attention
     "Qwen3-Next-80B-A3B-Instruct": Facts(full=(12, 2, 256), states=36, state=delta_net(16, 128, 32, 128, 4)),
-    "Qwen3.5-27B": Facts(full=(16, 4, 256), states=48, state=delta_net(16, 128, 48, 128, 4)),
-    "Qwen3.5-35B-A3B": Facts(full=(10, 2, 256), states=30, state=delta_net(16, 128, 32, 128, 4)),
+    "Qwen3.5-27B": Facts(full=(16, 4, 256), states=48, state=delta_net(16, 128, 48, 128, 4), image=(16384, 5120)),
+    "Qwen3.5-35B-A3B": Facts(full=(10, 2, 256), states=30, state=delta_net(16, 128, 32, 128, 4), image=(16384, 2048)),
     # sliding windows beside full attention; Mistral slides everywhere
     "Mistral-7B-v0.1": Facts(window=(32, 8, 128, 4096)),
     "gemma-3-4b-it": Facts(full=(5, 4, 256), window=(29, 4, 256, 1024), image=(256, 2560)),
@@ -105,8 +105,8 @@ FACTS = {
     # full attention alone
     "Llama-3.1-8B": Facts(full=(32, 8, 128)),
     "Qwen3-8B": Facts(full=(36, 8, 128)),
-    "Qwen2.5-VL-7B-Instruct": Facts(full=(28, 4, 128)),
-    "Qwen3-VL-4B-Instruct": Facts(full=(36, 8, 128)),
+    "Qwen2.5-VL-7B-Instruct": Facts(full=(28, 4, 128), image=(16384, 3584)),
+    "Qwen3-VL-4B-Instruct": Facts(full=(36, 8, 128), image=(16384, 4 * 2560)),
     "SmolVLM-256M-Instruct": Facts(full=(30, 3, 64)),
     "SmolVLM-Instruct": Facts(full=(24, 32, 64)),
 }
