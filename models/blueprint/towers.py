@@ -14,8 +14,13 @@ class Tower:
     tensors: Shapes
     hidden_size: int
     num_hidden_layers: int
-    patches_per_side: int
+    image_size: int  # pixels per side
+    patch_size: int
     class_tokens: int
+
+    @property
+    def patches_per_side(self) -> int:
+        return self.image_size // self.patch_size
 
     @property
     def num_features(self) -> int:
@@ -69,7 +74,7 @@ def _vit(config: ConfigReader, name: str, patch_size: int, class_token: bool, he
         shapes |= linear("head.attention.out_proj", size, size, bias=True)
         shapes |= norm("head.layernorm", size) | _mlp("head.mlp", size, inner)
     named = {f"{name}.{tensor}": shape for tensor, shape in shapes.items()}
-    return Tower(named, size, layers, per_side, int(class_token))
+    return Tower(named, size, layers, side, patch, int(class_token))
 
 
 def norm(name: str, size: int) -> Shapes:

@@ -61,6 +61,8 @@ PREFIXES = (
     ("vision_tower.vision_model.", "vision_tower."),
     ("model.multi_modal_projector.", "multi_modal_projector."),
     ("model.visual.", "visual."),
+    ("model.vision_model.", "vision_model."),
+    ("model.connector.", "connector."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("language_model.model.", "model."),

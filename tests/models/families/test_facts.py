@@ -107,8 +107,8 @@ FACTS = {
     "Qwen3-8B": Facts(full=(36, 8, 128)),
     "Qwen2.5-VL-7B-Instruct": Facts(full=(28, 4, 128), image=(16384, 3584)),
     "Qwen3-VL-4B-Instruct": Facts(full=(36, 8, 128), image=(16384, 4 * 2560)),
-    "SmolVLM-256M-Instruct": Facts(full=(30, 3, 64)),
-    "SmolVLM-Instruct": Facts(full=(24, 32, 64)),
+    "SmolVLM-256M-Instruct": Facts(full=(30, 3, 64), image=(64, 576)),
+    "SmolVLM-Instruct": Facts(full=(24, 32, 64), image=(81, 2048)),
 }
 DTYPES = {"bfloat16": 2, "float32": 4, "float8_e4m3fn": 1}
 
