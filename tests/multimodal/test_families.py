@@ -134,6 +134,19 @@ def test_token_ids_with_placeholders_are_expanded_too(oracle: Oracle, alone: LLM
     assert [*prompt.encoder_inputs] == [entry.mm_hash for entry in process(alone, FIRST).images]
 
 
+def test_pictures_of_any_size(loaded: LoadedModel, alone: LLM) -> None:
+    """They become as many embeddings as the blueprint says."""
+    images, encoder, vision = alone._processor._images, loaded.encoder, loaded.model.vision
+    assert images is not None
+    assert encoder is not None
+    assert vision is not None
+    for width, height in ((1, 1), (200, 3), (2, 170), (61, 60), (24, 24)):
+        embeddings = encoder(images(picture(5, width, height)).inputs)
+        assert {entry.shape[1] for entry in embeddings} == {vision.width}
+        assert sum(len(entry) for entry in embeddings) == vision.tokens(width, height)
+        assert all(vision.tokens.least <= len(entry) <= vision.tokens.most for entry in embeddings)
+
+
 @pytest.mark.parametrize("chunk", [1000, 23, 7])
 def test_logits_of_every_position(oracle: Oracle, loaded: LoadedModel, alone: LLM, chunk: int) -> None:
     for messages in CHATS:
