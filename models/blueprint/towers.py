@@ -1,5 +1,5 @@
-"""Towers: vision transformers that families share, as tensors with shapes. Source: transformers' `modeling_siglip.py`
-and `modeling_clip.py`."""
+"""Towers: vision transformers that families share, as tensors with shapes. Source: transformers' `modeling_siglip.py`,
+`modeling_clip.py` and `modeling_pixtral.py`."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,8 @@ from .parts import Shapes, linear
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """A tower that reads square pictures of one size. class_tokens: features that come before those of the patches."""
+    """A tower that reads square pictures of one size; Pixtral: of any shape, with up to `image_size` pixels per side.
+    class_tokens: features that come before those of the patches."""
 
     tensors: Shapes
     hidden_size: int
@@ -43,6 +44,25 @@ def clip(config: ConfigReader, name: str) -> Tower:
     return _vit(config, name, patch_size=32, class_token=True, head=False)
 
 
+def pixtral(config: ConfigReader, name: str) -> Tower:
+    """Pixtral: a decoder's layers without biases, and positions by rotation."""
+    size, inner = config.integer("hidden_size", 1024), config.integer("intermediate_size", 4096)
+    layers = config.count("num_hidden_layers", 24)
+    config.multiple("hidden_size", size, "num_attention_heads", config.integer("num_attention_heads", 16))
+    config.refuse("num_channels", (3,), "pictures have three")
+    side, patch = config.integer("image_size", 1024), config.integer("patch_size", 16)
+    shapes: Shapes = {"patch_conv.weight": (size, 3, patch, patch), "ln_pre.weight": (size,)}
+    for index in range(layers):
+        at = f"transformer.layers.{index}"
+        for projection in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            shapes |= linear(f"{at}.attention.{projection}", size, size)
+        shapes |= {f"{at}.attention_norm.weight": (size,), f"{at}.ffn_norm.weight": (size,)}
+        shapes |= linear(f"{at}.feed_forward.gate_proj", inner, size)
+        shapes |= linear(f"{at}.feed_forward.up_proj", inner, size)
+        shapes |= linear(f"{at}.feed_forward.down_proj", size, inner)
+    return Tower(_named(shapes, name), size, layers, side, patch, 0)
+
+
 def _vit(config: ConfigReader, name: str, patch_size: int, class_token: bool, head: bool) -> Tower:
     """patch_size: where the configuration has none."""
     size, inner = config.integer("hidden_size", 768), config.integer("intermediate_size", 3072)
@@ -73,8 +93,11 @@ def _vit(config: ConfigReader, name: str, patch_size: int, class_token: bool, he
         shapes |= {"head.attention.in_proj_bias": (3 * size,)}
         shapes |= linear("head.attention.out_proj", size, size, bias=True)
         shapes |= norm("head.layernorm", size) | _mlp("head.mlp", size, inner)
-    named = {f"{name}.{tensor}": shape for tensor, shape in shapes.items()}
-    return Tower(named, size, layers, side, patch, int(class_token))
+    return Tower(_named(shapes, name), size, layers, side, patch, int(class_token))
+
+
+def _named(shapes: Shapes, name: str) -> Shapes:
+    return {f"{name}.{tensor}": shape for tensor, shape in shapes.items()}
 
 
 def norm(name: str, size: int) -> Shapes:
@@ -86,4 +109,4 @@ def _mlp(name: str, size: int, inner: int) -> Shapes:
     return linear(f"{name}.fc1", inner, size, bias=True) | linear(f"{name}.fc2", size, inner, bias=True)
 
 
-_TOWERS = {"siglip_vision_model": siglip, "clip_vision_model": clip}
+_TOWERS = {"siglip_vision_model": siglip, "clip_vision_model": clip, "pixtral": pixtral}

@@ -140,7 +140,7 @@ def test_pictures_of_any_size(loaded: LoadedModel, alone: LLM) -> None:
     assert images is not None
     assert encoder is not None
     assert vision is not None
-    for width, height in ((1, 1), (200, 3), (2, 170), (61, 60), (24, 24)):
+    for width, height in ((1, 1), (50, 3), (2, 38), (61, 60), (24, 24)):
         embeddings = encoder(images(picture(5, width, height)).inputs)
         assert {entry.shape[1] for entry in embeddings} == {vision.width}
         assert sum(len(entry) for entry in embeddings) == vision.tokens(width, height)
