@@ -1,7 +1,8 @@
 """Towers: vision transformers that families share, as tensors with shapes. Source: transformers' `modeling_siglip.py`,
-`modeling_clip.py` and `modeling_pixtral.py`."""
+`modeling_siglip2.py`, `modeling_clip.py` and `modeling_pixtral.py`."""
 
 from dataclasses import dataclass
+from math import isqrt
 
 from .config_reader import ConfigReader
 from .parts import Shapes, linear
@@ -9,8 +10,8 @@ from .parts import Shapes, linear
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """A tower that reads square pictures of one size; Pixtral: of any shape, with up to `image_size` pixels per side.
-    class_tokens: features that come before those of the patches."""
+    """A tower that reads square pictures of one size; Pixtral and SigLIP 2: of any shape, `image_size` then is a usual
+    side. class_tokens: features that come before those of the patches."""
 
     tensors: Shapes
     hidden_size: int
@@ -42,6 +43,21 @@ def siglip(config: ConfigReader, name: str) -> Tower:
 def clip(config: ConfigReader, name: str) -> Tower:
     """CLIP: a class token before the patches."""
     return _vit(config, name, patch_size=32, class_token=True, head=False)
+
+
+def siglip2(config: ConfigReader, name: str) -> Tower:
+    """SigLIP 2 that takes patches of pictures of any shape; positions of a square of them are stretched to it."""
+    size, inner = config.integer("hidden_size", 768), config.integer("intermediate_size", 3072)
+    layers = config.count("num_hidden_layers", 12)
+    config.multiple("hidden_size", size, "num_attention_heads", config.integer("num_attention_heads", 12))
+    config.refuse("num_channels", (3,), "pictures have three")
+    patch, patches = config.integer("patch_size", 16), config.integer("num_patches", 256)
+    if isqrt(patches) ** 2 != patches:
+        raise config.error("num_patches", patches, "a square")
+    shapes = linear("embeddings.patch_embedding", size, 3 * patch**2, bias=True)
+    shapes |= {"embeddings.position_embedding.weight": (patches, size)}
+    shapes |= _layers(size, inner, layers, config.flag("vision_use_head", True))
+    return Tower(_named(shapes, name), size, layers, isqrt(patches) * patch, patch, 0)
 
 
 def pixtral(config: ConfigReader, name: str) -> Tower:
@@ -82,7 +98,14 @@ def _vit(config: ConfigReader, name: str, patch_size: int, class_token: bool, he
         shapes |= norm("pre_layrnorm", size)
     else:
         shapes["embeddings.patch_embedding.bias"] = (size,)
-    for index in range(layers):
+    shapes |= _layers(size, inner, layers, head)
+    return Tower(_named(shapes, name), size, layers, side, patch, int(class_token))
+
+
+def _layers(size: int, inner: int, number: int, head: bool) -> Shapes:
+    """What follows the embeddings. head: what pools all features."""
+    shapes: Shapes = {}
+    for index in range(number):
         at = f"encoder.layers.{index}"
         for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
             shapes |= linear(f"{at}.self_attn.{projection}", size, size, bias=True)
@@ -93,7 +116,7 @@ def _vit(config: ConfigReader, name: str, patch_size: int, class_token: bool, he
         shapes |= {"head.attention.in_proj_bias": (3 * size,)}
         shapes |= linear("head.attention.out_proj", size, size, bias=True)
         shapes |= norm("head.layernorm", size) | _mlp("head.mlp", size, inner)
-    return Tower(_named(shapes, name), size, layers, side, patch, int(class_token))
+    return shapes
 
 
 def _named(shapes: Shapes, name: str) -> Shapes:
@@ -109,4 +132,9 @@ def _mlp(name: str, size: int, inner: int) -> Shapes:
     return linear(f"{name}.fc1", inner, size, bias=True) | linear(f"{name}.fc2", size, inner, bias=True)
 
 
-_TOWERS = {"siglip_vision_model": siglip, "clip_vision_model": clip, "pixtral": pixtral}
+_TOWERS = {
+    "siglip_vision_model": siglip,
+    "siglip2_vision_model": siglip2,
+    "clip_vision_model": clip,
+    "pixtral": pixtral,
+}

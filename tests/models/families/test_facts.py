@@ -89,7 +89,7 @@ FACTS = {
     "LFM2-350M": Facts(full=(6, 8, 64), states=10, state=short_conv(1024, 3)),
     "LFM2-1.2B": Facts(full=(6, 8, 64), states=10, state=short_conv(2048, 3)),
     "LFM2-2.6B": Facts(full=(8, 8, 64), states=22, state=short_conv(2048, 3)),
-    "LFM2-VL-450M": Facts(full=(6, 8, 64), states=10, state=short_conv(1024, 3)),
+    "LFM2-VL-450M": Facts(full=(6, 8, 64), states=10, state=short_conv(1024, 3), image=(256, 1024)),
     # gated delta net beside attention
     "Qwen3-Next-80B-A3B-Instruct": Facts(full=(12, 2, 256), states=36, state=delta_net(16, 128, 32, 128, 4)),
     "Qwen3.5-27B": Facts(full=(16, 4, 256), states=48, state=delta_net(16, 128, 48, 128, 4), image=(16384, 5120)),
