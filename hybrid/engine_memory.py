@@ -7,16 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from hybrid.pools.sizing import (
-    Kinds,
-    Need,
-    PoolSizes,
-    blocks_for,
-    default_encoder_tokens,
-    never_fits,
-    pool_bytes,
-    size_pools,
-)
+from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, never_fits, pool_bytes, size_pools
 from hybrid.pools.specs import ModelSpec
 from hybrid.scheduler.config import SchedulerConfig
 
@@ -75,9 +66,6 @@ def pool_sizes(
     limit = args.max_model_len if args.max_model_len is not None else max_positions
     if limit > max_positions:
         raise ValueError(f"max_model_len {limit} exceeds the model's limit of {max_positions} tokens")
-    images = args.encoder_tokens
-    if images is None:
-        images = default_encoder_tokens(spec, args.num_seqs, memory_bytes)
     overrides = {name: value for name in SPLIT if (value := getattr(args, name)) is not None}
     if len(overrides) == len(SPLIT):
         memory_bytes = NO_LIMIT  # the split is given: what another one would need does not matter
@@ -93,7 +81,7 @@ def pool_sizes(
                 max_model_len=max_model_len,
                 max_plans_in_flight=config.max_plans_in_flight,
                 num_draft_tokens=config.num_draft_tokens,
-                encoder_tokens=images,
+                encoder_tokens=args.encoder_tokens,
                 lora_units=args.num_lora_units,
             )
         except ValueError as error:

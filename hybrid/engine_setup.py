@@ -25,7 +25,7 @@ from hybrid.runner.model_runner import ModelRunner
 from hybrid.scheduler.scheduler import Scheduler
 
 from .checkpoints import find_checkpoint, recommended_sampling
-from .engine import Engine
+from .engine import Engine, Runner
 from .engine_args import EngineArgs
 from .engine_memory import bytes_by_pool, gpu_pool_memory, pool_sizes, usable_gpu_memory
 from .lora import build_store, lora_targets
@@ -53,8 +53,11 @@ class Setup:
     pool_bytes: Mapping[str, int]
 
 
-def set_up(args: EngineArgs) -> Setup:
-    """Read the checkpoint and allocate everything. Raises ValueError for a wrong one or too little memory."""
+def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runner: runner) -> Setup:
+    """Read the checkpoint and allocate everything. Raises ValueError for a wrong one or too little memory.
+
+    wrap: puts something around the runner that watches it.
+    """
     checkpoint = find_checkpoint(args.model)
     read_config(checkpoint)  # first of all: what is wrong with it says most, and costs nothing
     device = _device(args.device)
@@ -84,12 +87,13 @@ def set_up(args: EngineArgs) -> Setup:
     logger.info("%s", reached)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
     runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets)
+    executes = wrap(runner)
     grammars = _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids)
 
     def new_engine() -> Engine:
         return Engine(
             Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching),
-            runner,
+            executes,
             tokenizer,
             eos_token_ids,
             scheduler_config.max_plans_in_flight,

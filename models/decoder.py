@@ -22,6 +22,7 @@ from .layers.mlp import MLP
 from .layers.moe import MoE
 from .layers.norm import Norm
 from .layers.per_layer import PerLayerEmbedding, PerLayerInput
+from .layers.residual import Residual
 from .layers.rglru import RGLRU
 from .layers.short_conv import ShortConv
 from .layers.step import Step
@@ -58,16 +59,18 @@ class Branch:
     scale: torch.Tensor | None
     dtype: torch.dtype  # of what the layers read
 
-    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        normed = (x if self.pre_norm is None else self.pre_norm(x)).to(self.dtype)
+    def __call__(self, stream: Residual, step: Step) -> None:
+        """Mutates the stream."""
+        normed = stream.normed(self.pre_norm).to(self.dtype)
         first, *others = self.layers
         added = first(normed, step)
         for layer in others:
             added = added + layer(normed, step)
         if self.post_norm is not None:
             added = self.post_norm(added)
-        out = torch.add(x, added, alpha=self.multiplier)
-        return out if self.scale is None else out * self.scale
+        stream.add(added, self.multiplier)
+        if self.scale is not None:
+            stream.scale(self.scale)
 
 
 class Decoder:
@@ -139,14 +142,13 @@ class Decoder:
             x,
             None if self._per_layer is None else self._per_layer(context.token_ids, x, context.lora),
         )
-        if self._design.residual_float32:
-            x = x.float()
+        stream = Residual(x.float() if self._design.residual_float32 else x)
         for index, branches in enumerate(self._layers):
             for branch in branches:
-                x = branch(x, step)
+                branch(stream, step)
             if images is not None and index < len(levels):
-                x.index_add_(0, images.indices, levels[index].to(x.dtype))
-        return x
+                stream.add_rows(images.indices, levels[index])
+        return stream.value()
 
     def compute_logits(self, hidden: torch.Tensor, lora: LoraBatch | None = None) -> torch.Tensor:
         """[n, hidden_size] as `forward` gives it, and what adapters do to these n rows -> [n, vocab_size] float32."""

@@ -155,18 +155,13 @@ def pool_bytes(sizes: PoolSizes, spec: ModelSpec, lora_bytes_per_unit: int = 0) 
 
 
 USUAL_IMAGE = 1024  # tokens: about a megapixel in models whose images keep their size
-IMAGES_SHARE = 4  # the encoder pool takes a quarter of all memory at most
 
 
-def default_encoder_tokens(spec: ModelSpec, max_num_seqs: int, memory_bytes: int) -> int:
-    """Of the encoder pool where nobody says: the largest image, or a usual one for each of up to 16 requests, 4 at
-    least. Never more than a share of the memory of all pools, unless it takes that to hold the smallest image."""
-    encoder = spec.encoder
-    if encoder is None:
-        return 0
-    most, least = encoder.max_tokens_per_image, encoder.min_tokens_per_image
-    wanted = max(most, min(max(max_num_seqs, 4), 16) * min(most, USUAL_IMAGE))
-    return max(most if least is None else least, min(wanted, memory_bytes // IMAGES_SHARE // encoder.bytes_per_token))
+def default_encoder_tokens(spec: ModelSpec, max_num_seqs: int) -> int:
+    """Of the encoder pool where nobody says: an image for each of up to 16 requests, 4 at least. Images count with at
+    most USUAL_IMAGE tokens, but the largest has room."""
+    most = spec.encoder.max_tokens_per_image if spec.encoder is not None else 0
+    return max(most, min(max(max_num_seqs, 4), 16) * min(most, USUAL_IMAGE))
 
 
 RESUME_POINT_SHARE = 0.25  # of what is left after promises and one request of full length
@@ -197,7 +192,7 @@ def size_pools(
     """
     kinds = Kinds.of(spec)
     lookahead = max(max_plans_in_flight - 1, num_draft_tokens)
-    images = default_encoder_tokens(spec, max_num_seqs, memory_bytes) if encoder_tokens is None else encoder_tokens
+    images = encoder_tokens if encoder_tokens is not None else default_encoder_tokens(spec, max_num_seqs)
     quota = window_quota(spec.sliding_window, block_size, lookahead, max_model_len) if kinds.window else 0
     longest = blocks_for(max_model_len, block_size)
     block_bytes = spec.full_bytes_per_token * block_size
@@ -224,7 +219,11 @@ def size_pools(
     left = memory_bytes - pool_bytes(sizes, spec).total
     if left < 0:
         need = memory_bytes - left
-        raise ValueError(f"memory of {memory_bytes} bytes does not hold one request: bounded pools alone need {need}")
+        why = f"memory of {memory_bytes} bytes does not hold one request: bounded pools alone need {need}"
+        embeddings = pool_bytes(sizes, spec).encoder
+        if embeddings > memory_bytes // 2:
+            why += f", of which {embeddings} are for {images} image tokens (encoder_tokens)"
+        raise ValueError(why)
     point_bytes = spec.state_bytes_per_slot + quota * block_size * spec.window_bytes_per_token
     if point_bytes:
         spare = max(0, left - longest * block_bytes)

@@ -1,8 +1,9 @@
 """Settings of all tests: in CI hypothesis looks at the same examples every time, elsewhere at new ones; one process of
-several runs whole files, or whole cases of the model families."""
+several runs whole files, or whole cases of the model families. Without a GPU, Triton's kernels are interpreted."""
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, settings
 from tests.models.families.summary import pytest_terminal_summary
 
 __all__ = ["pytest_terminal_summary"]  # a hook of pytest: the process that sums up loads this file only
+
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything, such as transformers, imports triton
 
 SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 

@@ -1,5 +1,6 @@
 """Adapters as users of the engine, of LLM and of the command line meet them: names, gates, errors, what is held."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -299,10 +300,31 @@ def test_the_command_line_answers_with_an_adapter(adapters: Path) -> None:
         (["--lora-modules=poet"], "--lora-modules takes NAME=PATH with every name once, got 'poet'"),
         (["--lora-modules=a=x", "--lora-modules=a=y"], "with every name once, got 'a=y'"),
         (["--lora-modules=a=/nowhere"], "adapter 'a': /nowhere is no folder with an adapter"),
-        (["--lora=poet"], "--lora 'poet' is none of the adapters of --lora-modules: there are none"),
+        (["--lora=poet"], "--lora 'poet' is none of the adapters of --lora-modules: there are none; add --lora-"),
+        (['--lora-modules={"name": "a"}'], 'with every name once, got \'{"name": "a"}\''),
+        (["--lora-modules={"], "with every name once, got '{'"),
+        (['--lora-modules={"name": "a", "path": "/nowhere", "base_model_name": "b"}'], "adapter 'a': /nowhere is no"),
         (["--enable-lora", "--max-loras=0"], "max_loras must be an integer of at least 1, got 0"),
     ],
 )
 def test_the_command_line_says_what_is_wrong(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(app, ["generate", "Hello", "--memory=16MiB", *arguments])
     assert done.exit_code == 2 and message in done.output
+
+
+@pytest.mark.parametrize("model", [["tiny"], ["--model=tiny"], []])
+def test_serve_takes_several_adapters_after_one_flag_as_vllm_does(
+    adapters: Path, monkeypatch: pytest.MonkeyPatch, model: list[str]
+) -> None:
+    served: list[list[str]] = []
+
+    def stop(args: EngineArgs) -> None:
+        served.append([str(args.model), *args.lora_modules])
+        raise ValueError("far enough")
+
+    monkeypatch.setattr("hybrid.engine_setup.set_up", stop)
+    clerk = json.dumps({"name": "clerk", "path": str(adapters / "clerk")})
+    values = [f"poet={adapters / 'poet'}", clerk]
+    for flags in (["--lora-modules", *values], [f"--lora-modules={values[0]}", values[1]]):
+        CliRunner().invoke(app, ["serve", *flags, "--port=0", *model])
+    assert served == [["tiny", "poet", "clerk"]] * 2

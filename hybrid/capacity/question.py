@@ -3,8 +3,10 @@
 Knows sizes of weights and of one device's share; not how pools are split.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from hybrid.engine_args import DTYPES, EngineArgs
 from hybrid.engine_memory import gpu_pool_memory
@@ -33,6 +35,7 @@ class Question:
     output are then those of the longest prompt and answer. image_size: pixels, width and height; None: the largest.
     adapters, rank: LoRA adapters on the device at once. tp: devices that share one model.
     weights_dtype "auto": the configuration's. kv_dtype None: what the engine computes in.
+    scheduler: further fields of SchedulerConfig, by name, as in EngineArgs.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Question:
     max_num_batched_tokens: int = 2048
     max_num_seqs: int | None = None
     block_size: int = 16
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.memory_bytes is None and self.hardware is None:
@@ -177,6 +181,7 @@ class Question:
             max_loras=max(1, self.adapters),
             max_lora_rank=self.rank,
             lora_target_modules=self.lora_target_modules,
+            scheduler=self.scheduler,
         )
 
 

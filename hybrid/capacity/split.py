@@ -36,9 +36,9 @@ class Split:
         self.lora_bytes_per_unit = question.lora_bytes_per_unit()
         self.kinds = Kinds.of(self.spec)
         self.shared_prefix = question.shared_prefix
-        self._memory_bytes = question.budget()
         unsplit = question.model.vision is not None and question.model.vision.bidirectional
-        self.config = self.args.scheduler_config(question.max_image_tokens, unsplit)
+        least = None if self.spec.encoder is None else self.spec.encoder.min_tokens_per_image
+        self.config = self.args.scheduler_config(question.max_image_tokens, unsplit, least)
         self._positions = question.model.decoder.max_positions
         # What the engine makes of these arguments for one request says the rest: lookahead, window, LoRA units.
         self.shape = self.engine_sizes(replace(self.args, memory=None), HOST_ROOM)
@@ -57,7 +57,7 @@ class Split:
 
     def sizes(self, num_seqs: int, chunk: int) -> PoolSizes:
         """The smallest pools for `num_seqs` requests with so many tokens of prefill in flight beside their windows."""
-        images = default_encoder_tokens(self.spec, num_seqs, self._memory_bytes)
+        images = default_encoder_tokens(self.spec, num_seqs)
         return sizes_for(num_seqs, self.need, self.shape, self.kinds, chunk, images, self.shared_prefix)
 
     def bytes(self, num_seqs: int, chunk: int | None = None) -> MemoryBytes:

@@ -4,22 +4,37 @@ Each command lives in a file of this folder and is added to `app`. Nothing here 
 it runs, so that `hybrid --help` answers at once.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from hybrid import __version__
 
+from .calibrate import calibrate
 from .chat import chat
+from .command import Command, SeveralLoraModules
 from .generate import generate
 from .plan import plan
 from .serve import serve
 
+
+class Commands(TyperGroup):
+    """A name may be two words, of which the first is a command too: `plan calibrate` beside `plan MODEL`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The longer name where there is one."""
+        words = " ".join(args[:2])
+        return super().resolve_command(ctx, [words, *args[2:]] if words in self.commands else args)
+
+
 app = typer.Typer(
     name="hybrid",
+    cls=Commands,
     help="Serve hybrid language models: six memory pools, one atomic admission.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
+    rich_markup_mode=None,  # see command.py
 )
 
 
@@ -41,7 +56,11 @@ def _root(
 app.command()(chat)
 app.command()(generate)
 app.command()(plan)
+app.command("plan calibrate")(calibrate)
 app.command()(serve)
+
+for _command in app.registered_commands:
+    _command.cls = SeveralLoraModules if _command.callback is serve else Command
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from .chat_commands import Leave, run_command
 from .chat_session import ChatSession
 from .options import (
+    MODEL,
     Device,
     Dtype,
     EnableLora,
@@ -26,7 +27,6 @@ from .options import (
     MaxLoras,
     MaxTokens,
     Memory,
-    Model,
     Seed,
     Temperature,
     Threads,
@@ -34,6 +34,7 @@ from .options import (
     complain,
     lora_options,
     lora_request,
+    one_model,
     open_llm,
     read_anything,
     sampling_params,
@@ -45,7 +46,8 @@ _UNSEEN = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code
 
 
 def chat(
-    model: Model = "tiny",
+    model: Annotated[str | None, typer.Argument(help=f"{MODEL} Default: tiny.")] = None,
+    model_option: Annotated[str | None, typer.Option("--model", help="The same, as an option.")] = None,
     image: Images = None,
     prompt: Annotated[str | None, typer.Option(help="Answer this one question and leave.")] = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
@@ -69,6 +71,7 @@ def chat(
     Without --prompt it reads questions from the terminal, or one per line from a pipe.
     """
     read_anything()
+    model = one_model(model, model_option)
     loras = lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules)
     llm = open_llm(
         model,

@@ -1,5 +1,6 @@
 """Options that several commands share, and how a command opens a model. Imports torch only when one is opened."""
 
+import json
 import os
 import sys
 from contextlib import nullcontext
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from hybrid.lora_request import LoRARequest
     from hybrid.sampling_params import SamplingParams
 
-Model = Annotated[str, typer.Option(help="A folder, a GGUF file, tiny, smollm2, or an id of the model hub.")]
+MODEL = "A folder, a GGUF file, tiny, smollm2, or an id of the model hub."
+Model = Annotated[str, typer.Option(help=MODEL)]
 Memory = Annotated[
     str | None, typer.Option(help="Of all pools together, such as 512MiB. Default: what the device offers.")
 ]
@@ -30,7 +32,10 @@ Temperature = Annotated[float | None, typer.Option(help="0 takes the most likely
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of one answer.")]
 Seed = Annotated[int, typer.Option(help="Makes draws repeatable.")]
 EnableLora = Annotated[bool, typer.Option(help="Requests may use LoRA adapters. On with --lora-modules.")]
-LoraModules = Annotated[list[str] | None, typer.Option(help="NAME=PATH of a PEFT folder; may be given several times.")]
+LoraModules = Annotated[
+    list[str] | None,
+    typer.Option(help='NAME=PATH of a PEFT folder, or {"name": ..., "path": ...}; may be given several times.'),
+]
 MaxLoras = Annotated[int, typer.Option(help="Most adapters of the highest rank on the device at once.")]
 MaxLoraRank = Annotated[int, typer.Option(help="Adapters of a higher rank are refused.")]
 MaxCpuLoras = Annotated[int | None, typer.Option(help="Most unused adapters kept in host memory. Default: all.")]
@@ -44,6 +49,14 @@ Images = Annotated[list[Path] | None, typer.Option("--image", help="A picture; m
 # Bytes of weights below which a step is so short that threads mostly wait for each other: on two busy cores the bundled
 # model gave 622 tokens/s with one thread and 47 with two.
 SMALL_CHECKPOINT = 50_000_000
+
+
+def one_model(argument: str | None, option: str | None) -> str:
+    """The model that a command got either way, or the bundled one; or one sentence and exit code 2."""
+    if argument is not None and option is not None:
+        complain(f"the model is named twice: {argument!r} and --model {option!r}")
+        raise typer.Exit(2)
+    return argument or option or "tiny"
 
 
 def complain(message: object) -> None:
@@ -112,8 +125,8 @@ def lora_options(
     """Fields of EngineArgs; or one sentence and exit code 2."""
     modules: dict[str, str] = {}
     for entry in lora_modules or []:
-        name, separator, path = entry.partition("=")
-        if not name or not separator or not path or name in modules:
+        name, path = _lora_module(entry)
+        if not name or not path or name in modules:
             complain(f"--lora-modules takes NAME=PATH with every name once, got {entry!r}")
             raise typer.Exit(2)
         modules[name] = path
@@ -127,13 +140,27 @@ def lora_options(
     }
 
 
+def _lora_module(entry: str) -> tuple[str, str]:
+    """Name and path, either empty where there is none. As JSON it may also have base_model_name, of no effect."""
+    if not entry.startswith("{"):
+        name, _, path = entry.partition("=")
+        return name, path
+    try:
+        fields = json.loads(entry)
+    except ValueError:
+        return "", ""
+    name, path = fields.get("name"), fields.get("path")
+    return (name, path) if isinstance(name, str) and isinstance(path, str) else ("", "")
+
+
 def lora_request(llm: "LLM", name: str | None) -> "LoRARequest | None":
     """The adapter of this name, or the first there is, or none at all; or one sentence and exit code 2."""
     from hybrid.lora_request import LoRARequest
 
     names = llm.list_loras()
     if name is not None and name not in names:
-        complain(f"--lora {name!r} is none of the adapters of --lora-modules: {', '.join(names) or 'there are none'}")
+        there = ", ".join(names) or "there are none; add --lora-modules NAME=PATH"
+        complain(f"--lora {name!r} is none of the adapters of --lora-modules: {there}")
         raise typer.Exit(2)
     chosen = name if name is not None else next(iter(names), None)
     return None if chosen is None else LoRARequest(chosen)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import complain
+from .simulate import PANEL, SimulateOptions
+from .simulate import simulate as run_simulation
 
 if TYPE_CHECKING:
     from hybrid.capacity.planning import Plan
@@ -47,6 +49,38 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the sweep into this file, such as plan.png.")] = None,
     compare: Annotated[list[str] | None, typer.Option(help="Another model; may be given several times.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Integer bytes and formulas instead of a table.")] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Serve a workload with what is planned.", rich_help_panel=PANEL)
+    ] = False,
+    rate: Annotated[
+        str | None,
+        typer.Option(help="Requests per second: 8, or 1..50 for the highest that meets --slo.", rich_help_panel=PANEL),
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(help="What 95 % must meet: ttft=2s,itl=50ms,tpot=40ms,e2e=30s.", rich_help_panel=PANEL),
+    ] = None,
+    workload: Annotated[
+        str,
+        typer.Option(help="poisson, steady, bursts:cv=3, chat:turns=5, azure:FILE, ...", rich_help_panel=PANEL),
+    ] = "poisson",
+    duration: Annotated[
+        str | None, typer.Option(help="Requests arrive for so long, such as 10m. Default: 2m.", rich_help_panel=PANEL)
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(help="So many requests instead of a duration.", rich_help_panel=PANEL)
+    ] = None,
+    warmup: Annotated[
+        str | None, typer.Option(help="What arrives so early is not measured, such as 30s.", rich_help_panel=PANEL)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.", rich_help_panel=PANEL)] = 0,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare settings: policy=fcfs,lpm; several make combinations.", rich_help_panel=PANEL),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Step times from hybrid plan calibrate.", rich_help_panel=PANEL)
+    ] = None,
 ) -> None:
     """How many requests of one shape fit, and how to split the memory for them."""
     from hybrid.capacity.ask import ask, parse_image_size
@@ -60,14 +94,16 @@ def plan(
             raise ValueError("give --gpu or --memory")
         if gpu is None and any(value is not None for value in (gpu_memory, bandwidth, flops)):
             raise ValueError("--gpu-memory, --bandwidth and --flops change a --gpu; give one, such as cpu")
-        if plot is not None and sweep is None:
+        if plot is not None and sweep is None and not simulate:
             raise ValueError("--plot draws a --sweep; give one, such as context=1k..128k")
         hardware = None
         if gpu is not None:
             own_memory = None if gpu_memory is None else parse_memory(gpu_memory)
             hardware = find_hardware(gpu, memory_bytes=own_memory, bandwidth=bandwidth, flops=flops)
-        questions = [
-            ask(
+        shared = parse_tokens("shared_prefix", shared_prefix)
+
+        def asked(name: str, context: str, output: str) -> "Question":
+            return ask(
                 name=name,
                 model=open_model(name),
                 quant_method=quant_method(name),
@@ -76,10 +112,10 @@ def plan(
                 tp=tp,
                 context=context,
                 output=output,
-                max_tokens=max_tokens,
+                max_tokens=None if simulate else max_tokens,
                 images=images,
                 image_size=None if image_size is None else parse_image_size(image_size),
-                shared_prefix=parse_tokens("shared_prefix", shared_prefix),
+                shared_prefix=shared,
                 adapters=adapters,
                 rank=rank,
                 lora_target_modules=tuple(lora_target_modules) if lora_target_modules else None,
@@ -90,8 +126,27 @@ def plan(
                 max_num_seqs=max_num_seqs,
                 block_size=block_size,
             )
-            for name in (model, *(compare or ()))
-        ]
+
+        options = SimulateOptions(
+            rate=rate,
+            slo=slo,
+            workload=workload,
+            duration=duration,
+            requests=requests,
+            warmup=warmup,
+            seed=seed,
+            vary=tuple(vary or ()),
+            calibration=calibration,
+        )
+        if simulate:
+            if compare or sweep is not None:
+                raise ValueError("--simulate takes one model and no --sweep; compare settings with --vary")
+            # of prompts and answers the workload decides
+            run_simulation(asked(model, str(shared + 1), "1"), context, output, max_tokens, options, plot, as_json)
+            return
+        if options != SimulateOptions():
+            raise ValueError("--rate, --slo and others of a simulation need --simulate")
+        questions = [asked(name, context, output) for name in (model, *(compare or ()))]
         if sweep is None:
             _answer(questions, as_json)
         else:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .options import (
+    MODEL,
     Device,
     Dtype,
     EnableLora,
@@ -23,13 +24,15 @@ from .options import (
     complain,
     default_threads,
     lora_options,
+    one_model,
 )
 
 AS_IN_VLLM = "Flags of vLLM that choose nothing here"
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="A folder, a GGUF file, tiny, smollm2, or an id of the hub.")] = "tiny",
+    model: Annotated[str | None, typer.Argument(help=f"{MODEL} Default: tiny.")] = None,
+    model_option: Annotated[str | None, typer.Option("--model", help="The same, as an option.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all of them.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8000,
     served_model_name: Annotated[
@@ -98,8 +101,11 @@ def serve(
 
     The first SIGTERM or Ctrl-C lets running requests finish, the second one ends them.
     """
+    model = one_model(model, model_option)
     try:
         import fastapi  # noqa: F401
+        import httpx  # noqa: F401
+        import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         complain(f"hybrid serve needs the extra 'serve': pip install 'hybrid-pools[serve]' ({error})")
@@ -168,6 +174,7 @@ def serve(
         print(setup.limits, file=sys.stderr, flush=True)
         if not skip_server_warmup:
             warm_up(setup)
+        print(f"models: {', '.join([*(served_model_name or (model,)), *args.lora_modules])}", file=sys.stderr)
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None

@@ -57,6 +57,11 @@ class Processor:
                 if not tokenizer.token(token_id):
                     raise ValueError(f"the tokenizer has no token {token_id}, which stands for an image")
 
+    @property
+    def images(self) -> ImageProcessor | None:
+        """What makes pictures ready; None where the model takes none."""
+        return self._images
+
     def process(self, prompt: object, add_special_tokens: bool = True) -> Prompt:
         """prompt: text, token ids, or a mapping with "prompt" or "prompt_token_ids" and perhaps "multi_modal_data"
         ({"image": one picture or a list of them}) and "cache_salt". add_special_tokens: text gets what the tokenizer

@@ -93,6 +93,7 @@ class ModelRunner:
             raise ValueError("the model takes no images, but an encoder was given")
         self.sizes = sizes
         self.device = torch.device(device)
+        self.dtype = model.dtype
         self.caches = Caches(model.spec, sizes, self.device)
         self.num_encoded_images = 0  # since the start
         self._model = model

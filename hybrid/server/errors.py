@@ -5,7 +5,6 @@ Everything that is wrong with a request becomes an ApiError; what else is raised
 
 import json
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -21,6 +20,7 @@ from .error_body import error_body
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE = 2000  # characters
+STATUSES = (400, 401, 404, 413, 415, 429, 500, 503, 504)  # of routes
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -74,9 +74,9 @@ def as_api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed at this request; its log says why")
 
 
-def documented(statuses: Sequence[int] = (400, 401, 404, 413, 429, 500, 503, 504)) -> dict[int | str, dict[str, Any]]:
+def documented() -> dict[int | str, dict[str, Any]]:
     """Answers that are errors, for the OpenAPI description of a route."""
-    return {status: {"model": ErrorResponse} for status in statuses}
+    return {status: {"model": ErrorResponse} for status in STATUSES}
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -87,11 +87,15 @@ def add_handlers(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return _invalid(error).response()
+        return _invalid(error, request.headers.get("content-type", "")).response()
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        response = ApiError(error.status_code, str(error.detail)).response()
+        message = str(error.detail)
+        if error.status_code in (404, 405):  # the router's, as routes raise ApiError; its own words name nothing
+            known = "is not a route" if error.status_code == 404 else "is the wrong method"
+            message = f"{request.method} {request.url.path} {known} of this server; GET /docs lists what there is"
+        response = ApiError(error.status_code, message).response()
         response.headers.update(error.headers or {})
         return response
 
@@ -102,10 +106,12 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, answer)
 
 
-def _invalid(error: RequestValidationError) -> ApiError:
+def _invalid(error: RequestValidationError, content_type: str) -> ApiError:
     """The first field that is not as described."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"][1:]]  # the first part says body, query or path
+    if not place and content_type and "json" not in content_type.lower():  # the body was not read at all
+        return ApiError(415, f"the body must come with Content-Type: application/json, not {content_type!r}")
     if first["type"] == "json_invalid":
         return ApiError(400, "the body is no valid JSON")
     param = ".".join(place) or None

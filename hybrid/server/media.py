@@ -142,7 +142,10 @@ class MediaFetcher:
 
     def _local(self, reference: str, scheme: str) -> bytes:
         root = self._policy.allowed_local_path
-        refusal = f"{_brief(reference)} may not be read: pictures come as data: URLs or from allowed places"
+        refusal = (
+            f"{_brief(reference)} may not be read: pictures come as data: URLs, from hosts of --allowed-media-domains, "
+            "or from the folder of --allowed-local-media-path"
+        )
         if root is None or scheme not in ("", "file"):
             raise ValueError(refusal)
         path = reference
@@ -195,7 +198,7 @@ class MediaFetcher:
         if parts.scheme not in ("http", "https") or parts.username is not None or parts.password is not None:
             raise ValueError(f"{_brief(url)} is not fetched: only http and https, without a user's name")
         if host not in self._policy.domains:
-            raise ValueError(f"{_brief(url)} is not fetched: {host!r} is not one of the allowed media domains")
+            raise ValueError(f"{_brief(url)} is not fetched: {host!r} is none of --allowed-media-domains")
         addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in await self._resolve(host, port)]
         if not addresses or not all(self._may_connect(address) for address in addresses):
             raise ValueError(f"{_brief(url)} is not fetched: {host!r} does not lead to a public address")

@@ -1,4 +1,4 @@
-"""GET /v1/models."""
+"""GET /v1/models and /v1/models/{name}."""
 
 from typing import Literal
 
@@ -28,12 +28,10 @@ class ModelList(BaseModel):
 
 
 def models_router(service: Service) -> APIRouter:
-    """The route, over this service."""
+    """The routes, over this service."""
     router = APIRouter(tags=["OpenAI"])
 
-    @router.get("/v1/models")
-    async def list_models() -> ModelList:
-        """The model under all its names, and its adapters."""
+    def cards() -> list[ModelCard]:
         config, adapters = service.config, service.adapters
         folders = adapters.folders() if adapters is not None else []
         base = config.model_names[0]
@@ -41,9 +39,21 @@ def models_router(service: Service) -> APIRouter:
         def card(name: str, root: str, parent: str | None, most: int | None) -> ModelCard:
             return ModelCard(id=name, created=service.started, root=root, parent=parent, max_model_len=most)
 
-        return ModelList(
-            data=[card(name, config.root, None, config.max_model_len) for name in config.model_names]
-            + [card(name, folder, base, None) for name, folder in folders]
-        )
+        return [card(name, config.root, None, config.max_model_len) for name in config.model_names] + [
+            card(name, folder, base, None) for name, folder in folders
+        ]
+
+    @router.get("/v1/models")
+    async def list_models() -> ModelList:
+        """The model under all its names, and its adapters."""
+        return ModelList(data=cards())
+
+    @router.get("/v1/models/{name:path}")  # a name may be a path, or an id of the hub
+    async def retrieve_model(name: str) -> ModelCard:
+        """One of them."""
+        found = next((card for card in cards() if card.id == name), None)
+        if found is None:
+            raise service.unknown_model(name)
+        return found
 
     return router

@@ -65,7 +65,9 @@ class SamplingRequest(RequestModel):
     spaces_between_special_tokens: bool | None = None
     response_format: ResponseFormat | None = Field(None, description="What the answer must be.")
     structured_outputs: dict[str, Any] | None = Field(
-        None, description="One of json, json_object, regex, choice and grammar: what the answer must follow."
+        None,
+        description="One of json, json_object, regex, choice and grammar: what the answer must follow; and "
+        "disable_any_whitespace, which may also stand alone beside response_format.",
     )
     guided_json: str | dict[str, Any] | None = Field(None, description="As structured_outputs.json.")
     guided_regex: str | None = Field(None, description="As structured_outputs.regex.")
@@ -79,6 +81,10 @@ class SamplingRequest(RequestModel):
     cache_salt: str | None = Field(None, description="Cached prompts are shared only under the same salt.")
     user: str | None = Field(None, description="Not used.")
     return_tokens_as_token_ids: bool | None = Field(None, description="Logprobs name tokens token_id:ID.")
+    bad_words: list[str] | None = Field(None, description="Not supported.")
+    allowed_token_ids: list[int] | None = Field(None, description="Not supported.")
+    use_beam_search: bool | None = Field(None, description="Not supported.")
+    truncate_prompt_tokens: int | None = Field(None, description="Not supported.")
 
 
 class PromptTokensDetails(BaseModel):

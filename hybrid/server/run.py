@@ -1,6 +1,7 @@
 """Running the app: uvicorn with a shutdown that lets running requests finish. Knows no model."""
 
 import asyncio
+import logging
 import signal
 import socket
 from types import FrameType
@@ -8,6 +9,8 @@ from types import FrameType
 import uvicorn
 
 from .app import Server
+
+logger = logging.getLogger("uvicorn.error")  # beside what uvicorn says
 
 END_SECONDS = 5  # for answers of requests that were just ended to reach their clients
 
@@ -35,6 +38,10 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Mutates."""
+        if running := len(self.server_state.tasks):
+            logger.info(
+                "Requests that run have %g s to finish: %d. A second signal ends them.", self._shutdown_timeout, running
+            )
         loop = asyncio.get_running_loop()
         deadline = loop.call_later(self._shutdown_timeout, self._engine.abort_all)
         try:

@@ -29,6 +29,8 @@ _SAME = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
 )
+# vLLM's, without which the answer would be another one.
+_UNSUPPORTED = ("bad_words", "allowed_token_ids", "use_beam_search", "truncate_prompt_tokens")
 _STRUCTURED = tuple(entry.name for entry in fields(StructuredOutputsParams))
 
 
@@ -41,6 +43,7 @@ def sampling_params(
     tool_call: StructuredOutputsParams | None = None,
 ) -> SamplingParams:
     """defaults: for fields that the request leaves out. tool_call: what tool_choice forces. Raises ApiError, 400."""
+    refuse(request, *_UNSUPPORTED)
     if request.stream_options is not None and not request.stream:
         raise ApiError(400, "stream_options is only allowed with stream", param="stream_options")
     if isinstance(request.stop, list) and len(request.stop) > MOST_STOPS:
@@ -87,6 +90,7 @@ def _structured_outputs(
 ) -> StructuredOutputsParams | None:
     """Raises ValueError, also when more than one field says what the answer must follow."""
     found: dict[str, dict[str, Any]] = {}
+    blanks: dict[str, Any] = {}
     if request.response_format is not None and request.response_format.type != "text":
         found["response_format"] = _response_format(request)
     if request.structured_outputs:
@@ -94,17 +98,22 @@ def _structured_outputs(
         unknown = [name for name in given if name not in _STRUCTURED]
         if unknown:
             raise ValueError(f"structured_outputs has no {unknown[0]!r}; there are {', '.join(_STRUCTURED)}")
-        found["structured_outputs"] = given
+        if given.keys() == {"disable_any_whitespace"}:  # says how, not what: it goes with any of the other fields
+            blanks = given
+        else:
+            found["structured_outputs"] = given
     for name in ("json", "regex", "choice", "grammar"):
         value = getattr(request, f"guided_{name}")
         if value is not None:
             found[f"guided_{name}"] = {name: value}
+    if blanks and not found and tool_call is None:
+        found["structured_outputs"] = blanks  # of nothing: refused below
     names = [*found, *(["tool_choice"] if tool_call is not None else [])]
     if len(names) > 1:
         raise ValueError(f"only one of {', '.join(names)} can say what the answer follows")
     for name, given in found.items():
         try:
-            return StructuredOutputsParams(**given)
+            return StructuredOutputsParams(**{**given, **blanks})
         except ValueError as error:
             raise ValueError(f"{name} cannot be followed: {error}") from None
     return tool_call

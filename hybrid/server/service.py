@@ -14,6 +14,8 @@ from .adapters import Adapters
 from .errors import ApiError, as_api_error
 from .media import MediaFetcher
 
+MOST_NAMES = 10  # in one message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
@@ -58,8 +60,15 @@ class Service:
             return asked, None
         adapter = self.adapters.find(asked) if self.adapters is not None else None
         if adapter is None:
-            raise ApiError(404, f"the model {asked!r} does not exist", param="model", code="model_not_found")
+            raise self.unknown_model(asked)
         return asked, adapter
+
+    def unknown_model(self, asked: str) -> ApiError:
+        """The 404 for a name that stands for nothing; it says which do."""
+        names = [*self.config.model_names, *(self.adapters.store.names() if self.adapters is not None else [])]
+        served = ", ".join(map(repr, names[:MOST_NAMES])) + (", ..." if len(names) > MOST_NAMES else "")
+        message = f"the model {asked!r} does not exist; served: {served}"
+        return ApiError(404, message, param="model", code="model_not_found")
 
     async def submit(
         self,

@@ -56,8 +56,9 @@ class MoE:
     """Sum over the chosen experts of weight * expert(x), plus the shared expert.
 
     layout: "list": one tensor per expert and projection, `{experts}.{i}.{projection}.weight`; "stacked": `fused`
-    [E, 2 I, H] (gate first) and `down` [E, H, I] under `{experts}.`; "gpt_oss": as stacked, but transposed
-    ([E, H, 2 I], gate and up interleaved, biases) with the activation of gpt-oss: clamped, (up + 1) * swish.
+    [E, 2 I, H] (gate first) and `down` [E, H, I] under `{experts}.`; "transposed": as stacked, but [E, H, 2 I] and
+    [E, I, H]; "gpt_oss": as transposed, but gate and up interleaved, and biases, with the activation of gpt-oss:
+    clamped, (up + 1) * swish.
     """
 
     name: str
@@ -66,12 +67,12 @@ class MoE:
     num_experts: int
     top_k: int
     router: Router
-    layout: Literal["list", "stacked", "gpt_oss"]
+    layout: Literal["list", "stacked", "transposed", "gpt_oss"]
     experts: str  # prefix of the experts' tensors
     activation: Activation = "silu"
     gated: bool = True
     projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")  # list
-    stacked: tuple[str, str] = ("gate_up_proj", "down_proj")  # stacked and gpt_oss: names of the two tensors
+    stacked: tuple[str, str] = ("gate_up_proj", "down_proj")  # others: names of the two tensors
     latent: Latent | None = None
     shared: MLP | None = None
     shared_gate: str | None = None  # tensor [1, hidden_size]: sigmoid of it scales the shared expert
@@ -82,9 +83,14 @@ class MoE:
             raise ValueError(f"{self.name}: {self.top_k} experts per token of {self.num_experts}")
 
     def as_stored(self, shapes: Shapes) -> "MoE":
-        """Some files stack what others list."""
-        stacks = self.layout == "list" and f"{self.experts}.{self.stacked[0]}" in shapes
-        return replace(self, layout="stacked") if stacks else self
+        """Some files stack what others list, or transpose what they stack."""
+        fused, down = self.stacked_names
+        if self.layout != "list" or fused not in shapes:
+            return self
+        transposed = replace(self, layout="transposed")
+        expected = transposed.tensors()
+        turned = shapes[fused] == expected[fused] and shapes.get(down) == expected[down]
+        return transposed if turned else replace(self, layout="stacked")
 
     @property
     def width(self) -> int:
@@ -140,6 +146,7 @@ class MoE:
                 shapes |= {fused: (count, wide, hidden), down: (count, hidden, inner)}
             else:
                 shapes |= {fused: (count, hidden, wide), down: (count, inner, hidden)}
+            if self.layout == "gpt_oss":
                 shapes |= {f"{fused}_bias": (count, wide), f"{down}_bias": (count, hidden)}
         if self.norm is not None:
             shapes |= self.norm.tensors()

@@ -1,6 +1,7 @@
 """Towers of Qwen's vision-language models, as tensors with shapes; patches are merged into tokens at their end.
 Source: transformers' `modeling_qwen2_5_vl.py` and `modeling_qwen3_vl.py`; `modeling_qwen3_5.py` has the latter's."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,11 +14,11 @@ NAME = "visual"
 
 @dataclass(frozen=True, slots=True)
 class QwenTower:
-    """tensors: with what makes `out_hidden_size` elements of merge_size x merge_size patches."""
+    """tensors: with what makes `out_hidden_size` elements of merge_size x merge_size patches. patches: their sizes, as
+    image processors call them."""
 
     tensors: Shapes
-    patch_size: int
-    merge_size: int
+    patches: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class _Sizes:
             shapes |= linear(f"blocks.{index}.attn.qkv", 3 * self.hidden, self.hidden, bias=True)
             shapes |= linear(f"blocks.{index}.attn.proj", self.hidden, self.hidden, bias=True)
         named = {f"{NAME}.{tensor}": shape for tensor, shape in shapes.items()}
-        return QwenTower(named, self.patch, self.merge)
+        patches = {"patch_size": self.patch, "merge_size": self.merge, "temporal_patch_size": self.temporal_patch}
+        return QwenTower(named, patches)
 
 
 def qwen2_5_tower(config: ConfigReader, out_hidden_size: int) -> QwenTower:

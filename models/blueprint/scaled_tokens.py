@@ -3,13 +3,16 @@
 Source: the arithmetic of transformers' `smart_resize` in `image_processing_qwen2_vl.py`, which a test compares.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, floor, sqrt
 
 from .config_reader import ConfigReader
 
 MAX_RATIO = 200  # of the longer side to the shorter
-CLASS_LIMITS = (56 * 56, 28 * 28 * 1280)  # of pixels, where an image processor's configuration has none
+# Where an image processor's configuration has no such keys.
+DEFAULT_PIXELS = (56 * 56, 28 * 28 * 1280)
+DEFAULT_PATCHES = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,17 @@ class ScaledTokens:
 
 
 def read_scaled_tokens(
-    preprocessor: ConfigReader | None, patch_size: int, merge_size: int, published: tuple[int, int]
+    preprocessor: ConfigReader | None, patches: Mapping[str, int], published: tuple[int, int]
 ) -> ScaledTokens:
-    """For a tower that makes one token of merge_size x merge_size patches. published: fewest and most pixels of the
-    published checkpoints, for a folder that does not say how pictures are prepared. Raises ValueError."""
-    side = patch_size * merge_size
+    """For a tower that makes one token of merge_size x merge_size patches. patches: the tower's, under the keys of
+    DEFAULT_PATCHES. published: fewest and most tokens of the published checkpoints, for a folder that does not say how
+    pictures are prepared. Raises ValueError."""
+    side = patches["patch_size"] * patches["merge_size"]
     if preprocessor is None:
-        return ScaledTokens(side, *published)
-    for name, value in (("patch_size", patch_size), ("merge_size", merge_size)):
-        preprocessor.refuse(name, (value,), f"the vision tower has {value}")
+        return ScaledTokens(side, *(tokens * side**2 for tokens in published))
+    for name, default in DEFAULT_PATCHES.items():
+        if (value := preprocessor.get(name, default)) != patches[name]:
+            raise preprocessor.error(name, value, f"the vision tower's {patches[name]}")
     preprocessor.refuse("do_resize", (True,), "images of any size must be scaled to whole patches")
     size = preprocessor.reader("size") if "size" in preprocessor else None
 
@@ -81,8 +86,8 @@ def read_scaled_tokens(
             return preprocessor.integer(key, default)
         return size.integer(edge)
 
-    least = limit("min_pixels", "shortest_edge", CLASS_LIMITS[0])
-    most = limit("max_pixels", "longest_edge", CLASS_LIMITS[1])
+    least = limit("min_pixels", "shortest_edge", DEFAULT_PIXELS[0])
+    most = limit("max_pixels", "longest_edge", DEFAULT_PIXELS[1])
     if not max(least, side**2) <= most:
         raise preprocessor.error("max_pixels", most, f"at least min_pixels ({least}) and one token's {side**2}")
     return ScaledTokens(side, least, most)

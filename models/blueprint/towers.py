@@ -47,10 +47,7 @@ def clip(config: ConfigReader, name: str) -> Tower:
 
 def siglip2(config: ConfigReader, name: str) -> Tower:
     """SigLIP 2 that takes patches of pictures of any shape; positions of a square of them are stretched to it."""
-    size, inner = config.integer("hidden_size", 768), config.integer("intermediate_size", 3072)
-    layers = config.count("num_hidden_layers", 12)
-    config.multiple("hidden_size", size, "num_attention_heads", config.integer("num_attention_heads", 12))
-    config.refuse("num_channels", (3,), "pictures have three")
+    size, inner, layers, _ = _sizes(config)
     patch, patches = config.integer("patch_size", 16), config.integer("num_patches", 256)
     if isqrt(patches) ** 2 != patches:
         raise config.error("num_patches", patches, "a square")
@@ -62,10 +59,8 @@ def siglip2(config: ConfigReader, name: str) -> Tower:
 
 def pixtral(config: ConfigReader, name: str) -> Tower:
     """Pixtral: a decoder's layers without biases, and positions by rotation."""
-    size, inner = config.integer("hidden_size", 1024), config.integer("intermediate_size", 4096)
-    layers = config.count("num_hidden_layers", 24)
-    config.multiple("hidden_size", size, "num_attention_heads", config.integer("num_attention_heads", 16))
-    config.refuse("num_channels", (3,), "pictures have three")
+    size, inner, layers, heads = _sizes(config, 1024, 4096, 24, 16)
+    config.multiple("hidden_size", size, "4 * num_attention_heads", 4 * heads)  # rotated in two directions
     side, patch = config.integer("image_size", 1024), config.integer("patch_size", 16)
     shapes: Shapes = {"patch_conv.weight": (size, 3, patch, patch), "ln_pre.weight": (size,)}
     for index in range(layers):
@@ -81,10 +76,7 @@ def pixtral(config: ConfigReader, name: str) -> Tower:
 
 def _vit(config: ConfigReader, name: str, patch_size: int, class_token: bool, head: bool) -> Tower:
     """patch_size: where the configuration has none."""
-    size, inner = config.integer("hidden_size", 768), config.integer("intermediate_size", 3072)
-    layers = config.count("num_hidden_layers", 12)
-    config.multiple("hidden_size", size, "num_attention_heads", config.integer("num_attention_heads", 12))
-    config.refuse("num_channels", (3,), "pictures have three")
+    size, inner, layers, _ = _sizes(config)
     side, patch = config.integer("image_size", 224), config.integer("patch_size", patch_size)
     per_side = side // patch
     if per_side < 1:
@@ -100,6 +92,16 @@ def _vit(config: ConfigReader, name: str, patch_size: int, class_token: bool, he
         shapes["embeddings.patch_embedding.bias"] = (size,)
     shapes |= _layers(size, inner, layers, head)
     return Tower(_named(shapes, name), size, layers, side, patch, int(class_token))
+
+
+def _sizes(
+    config: ConfigReader, hidden: int = 768, inner: int = 3072, layers: int = 12, heads: int = 12
+) -> tuple[int, int, int, int]:
+    """These four, here where the configuration has none."""
+    size, heads = config.integer("hidden_size", hidden), config.integer("num_attention_heads", heads)
+    config.multiple("hidden_size", size, "num_attention_heads", heads)
+    config.refuse("num_channels", (3,), "pictures have three")
+    return size, config.integer("intermediate_size", inner), config.count("num_hidden_layers", layers), heads
 
 
 def _layers(size: int, inner: int, number: int, head: bool) -> Shapes:

@@ -46,13 +46,12 @@ class Attention:
         # 2. norms and rotation, in place
         for norm, which in ((self._q_norm, query), (self._k_norm, key), (self._v_norm, value)):
             if norm is not None:
-                over_head = norm.shape[0] == part.head_dim
-                which.copy_(norm(which if over_head else which.flatten(1)).view(which.shape))
+                norm.in_place(which if norm.shape[0] == part.head_dim else which.view(tokens, -1))
         if part.rope is not None:
             rotated = part.num_heads + (part.num_kv_heads if part.kv_from is None else 0)
             step.rotary(part.rope).rotate(heads, rotated)
         # 3. attend
-        run, cache = step.attention(self._cache_index, part.sliding_window)
+        run, cache = step.attention(self._cache_index, part.sliding_window, part.num_heads)
         key_value = None
         if part.kv_from is None:
             key_value = heads[:, part.num_heads :].view(tokens, 2, part.num_kv_heads, part.head_dim)

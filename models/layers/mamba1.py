@@ -43,6 +43,5 @@ class Mamba1:
         low, b, c = (values if norm is None else norm(values) for norm, values in zip(self._norms, parts))
         delta = F.softplus(self._dt(low, step.lora).float() + self._dt_bias)
         # 3. scan in float32, gate, project back
-        x = x.float()
-        y = run.selective_scan(x, delta, self._a, b, c, cache).addcmul(x, self._skip)
+        y = run.selective_scan(x, delta, self._a, b, c, cache).addcmul(x.float(), self._skip)
         return self._out((y * F.silu(z.float())).to(u.dtype), step.lora)

@@ -39,13 +39,13 @@ class Mamba2:
         convolved = F.silu(run.conv(xbc, self._conv_weight, self._conv_bias, cache))
         x, b, c = convolved.split([part.inner_size, group, group], dim=-1)
         # 2. scan in float32
-        x = x.float().view(tokens, part.num_heads, part.head_dim)
+        x = x.view(tokens, part.num_heads, part.head_dim)
         b = b.view(tokens, part.n_groups, part.state_size)
         c = c.view(tokens, part.n_groups, part.state_size)
         delta = F.softplus(dt.float() + self._dt_bias)
         if part.dt_limit != (0.0, float("inf")):
             delta = delta.clamp(*part.dt_limit)
-        y = run.scan(x, delta, self._a, b, c, cache).addcmul(x, self._skip).view(tokens, -1)
+        y = run.scan(x, delta, self._a, b, c, cache).addcmul(x.float(), self._skip).view(tokens, -1)
         # 3. gate, normalise, project back
         gate = F.silu(z.float())
         if self._norm is None:

@@ -1,21 +1,12 @@
 """MLP: down(act(gate(x)) * up(x)) with gate and up in one product (Shazeer 2020), or down(act(up(x)))."""
 
 import torch
-import torch.nn.functional as F
 
 from ..blueprint import parts
+from ..ops.elementwise import activate, activate_and_multiply
 from ..weights import Weights
 from .linear import Linear
 from .step import Step
-
-
-def activate(kind: parts.Activation, x: torch.Tensor) -> torch.Tensor:
-    """The activation of a blueprint, elementwise."""
-    if kind == "silu":
-        return F.silu(x)
-    if kind == "relu2":
-        return F.relu(x).square_()
-    return F.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
 
 
 class MLP:
@@ -36,5 +27,4 @@ class MLP:
         inner = self._in(x, step.lora)
         if not self._part.gated:
             return self._down(activate(self._part.activation, inner), step.lora)
-        gate, up = inner.chunk(2, dim=-1)
-        return self._down(activate(self._part.activation, gate).mul_(up), step.lora)
+        return self._down(activate_and_multiply(self._part.activation, inner), step.lora)

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..blueprint import experts
+from ..ops.elementwise import activate, activate_and_multiply
 from ..ops.lora import LoraBatch
 from ..weights import Weights
 from .linear import Linear
-from .mlp import MLP, activate
+from .mlp import MLP
 from .norm import Norm
 from .step import Step
 
@@ -119,8 +120,7 @@ class MoE:
             return down((up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate), lora)
         if not self._part.gated:
             return down(activate(self._part.activation, inner), lora)
-        gate, up = inner.chunk(2, dim=-1)
-        return down(activate(self._part.activation, gate).mul_(up), lora)
+        return down(activate_and_multiply(self._part.activation, inner), lora)
 
 
 def _load_experts(part: experts.MoE, weights: Weights) -> Iterator[tuple[Linear, Linear]]:
@@ -149,9 +149,10 @@ def _expert_matrices(
             yield inwards, None, weights.stored(f"{part.experts}.{i}.{part.projections[2]}.weight"), None
         return
     fused, down = part.stacked_names
-    if part.layout == "stacked":
+    if part.layout != "gpt_oss":
+        turned = part.layout == "transposed"
         for inner, outer in zip(weights(fused), weights(down), strict=True):
-            yield (inner,), None, outer, None
+            yield (inner.t() if turned else inner,), None, outer.t() if turned else outer, None
         return
     biases = zip(weights(f"{fused}_bias"), weights(f"{down}_bias"), strict=True)
     for inner, outer, (inner_bias, outer_bias) in zip(weights(fused), weights(down), biases, strict=True):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ..blueprint import parts
-from ..ops.elementwise import rms_norm
+from ..ops.elementwise import add_rms_norm, rms_norm, rms_norm_
 from ..weights import Weights
 
 
@@ -20,10 +20,20 @@ class Norm:
         self.bias = weights.float(f"{norm.name}.bias") if norm.bias else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
         if self.kind == "layer":
-            return F.layer_norm(wide, self.shape, self.weight, self.bias, self.eps).to(x.dtype)
-        if self.groups == 1:
-            return rms_norm(wide, self.weight, self.eps).to(x.dtype)
-        normed = F.rms_norm(wide.unflatten(-1, (self.groups, -1)), self.shape, None, self.eps).flatten(-2)
-        return (normed if self.weight is None else normed * self.weight).to(x.dtype)
+            return F.layer_norm(x.float(), self.shape, self.weight, self.bias, self.eps).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps, self.groups)
+
+    def in_place(self, x: torch.Tensor) -> None:
+        """Mutates x [tokens, size] or [tokens, n, size], which may lie inside something wider."""
+        if self.kind == "layer" or self.groups > 1:
+            x.copy_(self(x))
+        else:
+            rms_norm_(x, self.weight, self.eps)
+
+    def of_sum(self, x: torch.Tensor, added: torch.Tensor, multiplier: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """x + multiplier * added, [tokens, size] in the dtype of x, and the norm of it."""
+        if self.kind == "layer" or self.groups > 1:
+            total = torch.add(x, added, alpha=multiplier)
+            return total, self(total)
+        return add_rms_norm(x, added, multiplier, self.weight, self.eps)

@@ -3,10 +3,10 @@
 import torch
 
 from ..blueprint import per_layer
+from ..ops.elementwise import activate
 from ..ops.lora import LoraBatch
 from ..weights import Weights
 from .linear import Linear
-from .mlp import activate
 from .norm import Norm
 from .step import Step
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from ..blueprint import recurrent
+from ..ops.elementwise import activate
 from ..weights import Weights
 from .linear import Linear
-from .mlp import activate
 from .step import Step
 
 SHARPNESS = 8.0  # c in the paper

@@ -37,15 +37,17 @@ class Step:
             self._rotary[rope] = Rotary.at(rope, positions, self.embeddings.dtype)
         return self._rotary[rope]
 
-    def attention(self, cache_index: int, sliding_window: int | None) -> tuple[AttentionRun, AttentionCache]:
-        """The attention operation of a layer, and its keys and values."""
+    def attention(
+        self, cache_index: int, sliding_window: int | None, num_heads: int
+    ) -> tuple[AttentionRun, AttentionCache]:
+        """The attention operation of a layer, and its keys and values. num_heads: of queries."""
         cache = self.context.caches[cache_index]
         assert isinstance(cache, AttentionCache)
-        key = (sliding_window, cache.kv.shape)
+        key = (sliding_window, cache.kv.shape, num_heads)
         if key not in self._attention:
             tables = self.context.full if sliding_window is None else self.context.window
             assert tables is not None, "the context lacks the block tables of a layer"
-            self._attention[key] = self._ops.plan_attention(self.context, tables, sliding_window, cache)
+            self._attention[key] = self._ops.plan_attention(self.context, tables, sliding_window, cache, num_heads)
         return self._attention[key], cache
 
     def recurrent(self, cache_index: int) -> tuple[RecurrentRun, StateCache]:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 
 from ..blueprint import zamba2
+from ..ops.elementwise import activate_and_multiply
 from ..weights import Weights
 from .linear import Linear
 from .mamba2 import Mamba2
-from .mlp import activate
 from .norm import Norm
 from .step import Step
 
@@ -52,12 +52,11 @@ class SharedBlock:
         if block.rope is not None:
             step.rotary(block.rope).rotate(heads, block.num_heads + block.num_kv_heads)
         key_value = heads[:, block.num_heads :].view(tokens, 2, block.num_kv_heads, block.head_dim)
-        run, cache = step.attention(cache_index, None)
+        run, cache = step.attention(cache_index, None, block.num_heads)
         attended = run(heads[:, : block.num_heads], key_value, cache, block.scale)
         # 2. MLP
         x = self._mlp_norm(self._out(attended.reshape(tokens, -1)))
-        gate, up = (self._gate_up(x) + mlp_adapter(x)).chunk(2, dim=-1)
-        return self._down(activate(block.activation, gate).mul_(up))
+        return self._down(activate_and_multiply(block.activation, self._gate_up(x) + mlp_adapter(x)))
 
 
 class SharedHybrid:

@@ -64,8 +64,14 @@ class CpuOps:
         self._workspace = Workspace()
 
     def plan_attention(
-        self, context: ForwardContext, tables: BlockTables, sliding_window: int | None, cache: AttentionCache
+        self,
+        context: ForwardContext,
+        tables: BlockTables,
+        sliding_window: int | None,
+        cache: AttentionCache,
+        num_heads: int,
     ) -> TorchAttention:
+        del num_heads
         plan_decodes = KernelDecodes.plan if cache.kv.dtype == torch.float32 else None
         return TorchAttention.plan(context, tables, sliding_window, cache, self._workspace, plan_decodes)
 

@@ -13,6 +13,7 @@ import torch
 from ..context import AttentionCache, BlockTables, ForwardContext, StateCache
 from . import cpu
 from .attention import TorchAttention
+from .choice import choose
 from .recurrent import TorchRecurrent
 from .workspace import Workspace
 
@@ -112,7 +113,12 @@ class Ops(Protocol):
     name: str
 
     def plan_attention(
-        self, context: ForwardContext, tables: BlockTables, sliding_window: int | None, cache: AttentionCache
+        self,
+        context: ForwardContext,
+        tables: BlockTables,
+        sliding_window: int | None,
+        cache: AttentionCache,
+        num_heads: int,
     ) -> AttentionRun: ...
 
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> RecurrentRun: ...
@@ -127,8 +133,14 @@ class TorchOps:
         self._workspace = Workspace()
 
     def plan_attention(
-        self, context: ForwardContext, tables: BlockTables, sliding_window: int | None, cache: AttentionCache
+        self,
+        context: ForwardContext,
+        tables: BlockTables,
+        sliding_window: int | None,
+        cache: AttentionCache,
+        num_heads: int,
     ) -> AttentionRun:
+        del num_heads
         return TorchAttention.plan(context, tables, sliding_window, cache, self._workspace)
 
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> RecurrentRun:
@@ -136,7 +148,13 @@ class TorchOps:
 
 
 def select_ops(device: torch.device) -> Ops:
-    """The implementation for `device`."""
-    if device.type == "cpu" and cpu.is_available():
-        return cpu.CpuOps()
-    return TorchOps()
+    """The implementation for `device`, see `choice`."""
+    match choose(device):
+        case "triton":
+            from .triton.ops import TritonOps  # triton is not installed everywhere
+
+            return TritonOps()
+        case "cpu":
+            return cpu.CpuOps()
+        case "torch":
+            return TorchOps()

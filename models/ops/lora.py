@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..lora_site import LoraSite
 from . import cpu
+from .choice import choose
 
 Ints = NDArray[np.int64]
 KERNEL_TOKENS = 64  # up to so many tokens the kernel, which computes one after the other, is the faster
@@ -85,9 +86,4 @@ def compile_kernel(site: LoraSite) -> None:
 
 
 def _kernel_fits(site: LoraSite, out: torch.Tensor) -> bool:
-    return (
-        out.device.type == "cpu"
-        and out.dtype == site.a.dtype == torch.float32
-        and out.is_contiguous()
-        and cpu.is_available()
-    )
+    return out.dtype == site.a.dtype == torch.float32 and out.is_contiguous() and choose(out.device) == "cpu"

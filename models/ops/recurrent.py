@@ -9,17 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from ..context import ForwardContext, Ints, StateCache
+from ..context import ForwardContext, StateCache
 from .conv import conv_chunks, conv_decodes
+from .deferred import PerToken, Recorder
 from .delta_rule import delta_chunks, delta_decodes
-from .recurrent_plan import Chunks, Decodes, RecurrentRows, plan_chunks, plan_decodes, upload
+from .recurrent_plan import Chunks, Decodes, RecurrentRows, plan_chunks, plan_decodes
 from .selective import selective_chunks, selective_decodes
 from .ssd import ssd_chunks, ssd_decodes
 
-PerToken = tuple[torch.Tensor, ...]  # each [T, ...]
 Constants = tuple[Any, ...]
 
 
@@ -45,68 +44,12 @@ DELTA = Operation(delta_decodes, delta_chunks)
 
 
 @dataclass(frozen=True, slots=True)
-class _Recorded:
-    """One call for the deferred rows."""
-
-    operation: Operation
-    inputs: PerToken
-    constants: Constants
-    states: torch.Tensor
-
-
-class _Recorder:
-    """Inputs of every layer for the rows whose state is deferred, and their replay once it is known how many count."""
-
-    def __init__(self, rows: RecurrentRows, deferred: Ints, tail: int) -> None:
-        """rows: of the whole batch; deferred: which of them; tail: kernel - 1."""
-        self._rows = rows
-        self._deferred = deferred
-        self._tail = tail
-        self._lens = rows.lens[deferred]
-        starts = (np.cumsum(rows.lens) - rows.lens)[deferred]
-        self._tokens = upload(_spans(starts, self._lens), rows.device)  # flat tokens of the deferred rows
-        self._calls: list[_Recorded] = []
-
-    def record(self, operation: Operation, inputs: PerToken, constants: Constants, states: torch.Tensor) -> None:
-        """Mutates: keeps a copy of the deferred rows' inputs."""
-        kept = tuple(values.index_select(0, self._tokens) for values in inputs)
-        self._calls.append(_Recorded(operation, kept, constants, states))
-
-    def advance(self, lengths: Ints) -> None:
-        """Mutates the caches: every layer's states of the deferred rows after their first `lengths` tokens."""
-        assert ((lengths >= 1) & (lengths <= self._lens)).all()
-        order = np.argsort(lengths > 1, kind="stable")  # rows with one token first
-        chosen, nothing = self._deferred[order], np.zeros(0, dtype=np.int64)
-        rows = RecurrentRows(
-            lens=lengths[order],
-            num_computed=self._rows.num_computed[chosen],
-            slots=self._rows.slots[chosen],
-            writes=np.ones(len(chosen), dtype=np.bool_),
-            snapshot_rows=nothing,
-            snapshot_lengths=nothing,
-            snapshot_slots=nothing,
-            device=self._rows.device,
-        )
-        starts = (np.cumsum(self._lens) - self._lens)[order]
-        tokens = upload(_spans(starts, lengths[order]), rows.device)
-        run = TorchRecurrent.of(rows, self._tail)
-        for call in self._calls:
-            inputs = tuple(values.index_select(0, tokens) for values in call.inputs)
-            run.apply(call.operation, inputs, call.constants, call.states)
-
-
-def _spans(starts: Ints, lens: Ints) -> Ints:
-    """starts[0] .. starts[0] + lens[0] - 1, then the next row's."""
-    return np.repeat(starts - (np.cumsum(lens) - lens), lens) + np.arange(lens.sum())
-
-
-@dataclass(frozen=True, slots=True)
 class TorchRecurrent:
     """The plan of one step for all recurrent layers with the same kernel; see `dispatch.RecurrentRun`."""
 
     decodes: Decodes | None
     chunks: Chunks | None
-    recorder: _Recorder | None
+    recorder: Recorder["TorchRecurrent"] | None
     operations: Operations
 
     @classmethod
@@ -114,15 +57,16 @@ class TorchRecurrent:
         """Index arithmetic for the step; `cache` gives the convolution's kernel. operations: who computes."""
         rows = RecurrentRows.of(context)
         tail = cache.conv.shape[1]
-        recorder = None
-        if context.deferred is not None:
-            recorder = _Recorder(rows, context.deferred.rows, tail)
-            context.deferred.record(recorder.advance)
+        recorder = Recorder.of(context, rows, lambda deferred: cls.of(deferred, tail))
         return cls.of(rows, tail, recorder, operations)
 
     @classmethod
     def of(
-        cls, rows: RecurrentRows, tail: int, recorder: _Recorder | None = None, operations: Operations = TORCH
+        cls,
+        rows: RecurrentRows,
+        tail: int,
+        recorder: Recorder["TorchRecurrent"] | None = None,
+        operations: Operations = TORCH,
     ) -> "TorchRecurrent":
         """The plan for `rows`."""
         decodes = rows.num_decodes
@@ -184,7 +128,7 @@ class TorchRecurrent:
     def apply(self, operation: Operation, inputs: PerToken, constants: Constants, states: torch.Tensor) -> torch.Tensor:
         """One operation over the whole batch: decode rows, then chunks. Mutates the states."""
         if self.recorder is not None:
-            self.recorder.record(operation, inputs, constants, states)
+            self.recorder.record(inputs, lambda run, *kept: run.apply(operation, kept, constants, states))
         if self.chunks is None:
             assert self.decodes is not None
             return operation.decodes(self.decodes, *inputs, *constants, states)

@@ -71,7 +71,8 @@ def test_images(images: int) -> None:
 class ByArea:
     """A token for 64 pixels; the encoder pool has entries of at most 16."""
 
-    least, most = 1, 16
+    least = 1
+    most = 16
 
     def __call__(self, width: int, height: int) -> int:
         return width * height // 64

@@ -101,6 +101,8 @@ def test_bytes_that_are_no_text_do_not_stop_a_pipe() -> None:
     ("arguments", "code", "message"),
     [
         (("--model", "no-such-model"), 2, "neither a folder nor a bundled checkpoint"),
+        (("no-such-model",), 2, "model 'no-such-model' is neither a folder nor a bundled checkpoint"),
+        (("tiny", "--model", "small"), 2, "the model is named twice: 'tiny' and --model 'small'"),
         (("--image", "/no/such.png"), 2, "'/no/such.png' does not exist"),
         (("--temperature", "nan"), 2, "temperature must be finite"),
         (("--max-tokens", "0"), 2, "max_tokens must be at least 1"),

@@ -124,6 +124,16 @@ def test_prompts_are_those_of_the_processor(oracle: Oracle, alone: LLM) -> None:
         assert len(set(prompt.encoder_inputs)) == len(prompt.images)
 
 
+def test_the_blueprint_counts_the_tokens_of_any_picture(loaded: LoadedModel, alone: LLM) -> None:
+    vision = loaded.model.vision
+    assert vision is not None
+    for width, height in ((1, 1), (9, 31), (200, 3), (40, 23), (64, 64), (17, 300)):
+        prompt = process(alone, [user(image(5, width, height))])
+        count = prompt.token_ids.tolist().count(vision.image_token_id)
+        assert vision.tokens(width, height) == count
+        assert all(vision.tokens.least <= entry.num_tokens <= vision.tokens.most for entry in prompt.images)
+
+
 def test_token_ids_with_placeholders_are_expanded_too(oracle: Oracle, alone: LLM) -> None:
     processor = alone._processor
     assert processor.tokenizer is not None

@@ -121,6 +121,27 @@ def test_pictures_that_are_refused_harm_nobody(llava: LLM, source: Any, message:
     assert output.error is None
 
 
+def test_pictures_of_any_size(tmp_path: Path) -> None:
+    """A model whose pictures keep their size; what it cannot be shown says so, and harms nobody."""
+    oracle = Oracle(all_cases()["qwen3_vl: levels"], tmp_path)
+    llm = LLM(oracle.folder, dtype="float32", memory="16MiB", max_model_len=256)
+
+    def ask(source: Any) -> int:
+        """Tokens of the image."""
+        prompt = {"prompt": "<begin><image><finish>?", "multi_modal_data": {"image": source}}
+        [output] = llm.generate(prompt, GREEDY, use_tqdm=False)
+        assert len(output.outputs[0].token_ids) == 8
+        return list(output.prompt_token_ids).count(oracle.image_token_id)
+
+    assert [ask(source) for source in (Image.new("RGB", (1, 1)), palette(), rotated())] == [1, 4, 8]
+    assert ask(Image.new("RGB", (400, 3_000))) <= 40 < ask(Image.new("RGB", (20, 4_000)))
+    for size in ((1, 10_000), (201, 1)):
+        with pytest.raises(ValueError, match=f"{size[0]} x {size[1]} pixels is too thin"):
+            ask(Image.new("RGB", size))
+    llm.engine.scheduler.check()
+    assert ask(np.full((9, 7), 65535, dtype=np.uint16)) == 1
+
+
 def test_a_picture_too_thin_for_a_tower_of_published_size() -> None:
     """CLIP's processor makes the shorter side 336 pixels before it crops: of 1 x 10,000 that would be gigabytes."""
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil

@@ -123,25 +123,23 @@ def test_pools_fill_the_memory_and_never_exceed_it(model: ModelSpec, plans: int)
 
 
 def test_the_encoder_pool_where_nobody_says() -> None:
-    """Elements of 4 bytes, 64 per token."""
+    def default(most: int, seqs: int) -> int:
+        return default_encoder_tokens(replace(MODEL, encoder=EncoderSpec(64, most)), seqs)
 
-    def default(most: int, least: int | None, seqs: int, memory: int = 1 << 30) -> int:
-        encoder = EncoderSpec(hidden_size=64, max_tokens_per_image=most, min_tokens_per_image=least)
-        return default_encoder_tokens(replace(MODEL, encoder=encoder), seqs, memory)
-
-    assert [default(49, None, seqs) for seqs in (1, 4, 7, 16, 100)] == [4 * 49, 4 * 49, 7 * 49, 16 * 49, 16 * 49]
-    assert default(2880, None, 100) == 16 * 1024
-    assert default(16384, 64, 8) == 16384
-    assert default(16384, 64, 8, memory=4 * 256 * 1000) == 1000
-    assert default(16384, 64, 8, memory=1000) == 64
-    assert default(2880, None, 8, memory=1000) == 2880
-    assert default_encoder_tokens(ModelSpec(((FULL,),)), 8, 1 << 30) == 0
+    assert [default(49, seqs) for seqs in (1, 4, 7, 16, 100)] == [4 * 49, 4 * 49, 7 * 49, 16 * 49, 16 * 49]
+    assert default(2880, 100) == 16 * 1024
+    assert default(9000, 1) == 9000
+    assert default_encoder_tokens(ModelSpec(((FULL,),)), 8) == 0
 
 
 def test_too_little_memory_says_what_is_missing() -> None:
     settings = {"block_size": 16, "max_num_seqs": 8, "max_num_batched_tokens": 256, "max_model_len": 512}
     with pytest.raises(ValueError, match="memory of 1000 bytes does not hold one request: bounded pools alone need"):
         size_pools(MODEL, 1000, **settings)
+    large = replace(MODEL, encoder=EncoderSpec(64, 9000))
+    with pytest.raises(ValueError, match=r"of which 2304000 are for 9000 image tokens \(encoder_tokens\)"):
+        size_pools(large, 2_000_000, **settings)
+    assert size_pools(large, 2_000_000, **settings, encoder_tokens=64).encoder_tokens == 64
     with pytest.raises(ValueError, match="max_model_len 512 does not fit: the full attention pool has 19 blocks"):
         size_pools(ModelSpec(((FULL,),)), 16 * 256 * (19 + 1) + 5, **settings)
 

@@ -50,6 +50,10 @@ def refused(server: Running, path: str, body: object, status: int = 400) -> dict
         ("structured_outputs", {"xml": "a"}),
         ("priority", 2**70),
         ("prompt_logprobs", 1),
+        ("bad_words", ["Hello"]),
+        ("allowed_token_ids", [5]),
+        ("use_beam_search", True),
+        ("truncate_prompt_tokens", 5),
     ],
 )
 def test_fields_that_cannot_be(server: Running, field: str, value: object, stream: bool) -> None:
@@ -120,6 +124,7 @@ def test_one_wrong_prompt_of_several_stops_all(server: Running) -> None:
 def test_an_unknown_model(server: Running) -> None:
     error = refused(server, "/v1/chat/completions", {**CHAT, "model": "gpt-17"}, 404)
     assert error["code"] == "model_not_found" and error["param"] == "model"
+    assert error["message"] == "the model 'gpt-17' does not exist; served: 'tiny', 'also-tiny'"
 
 
 @pytest.mark.parametrize("content", [b"{", b"", b"[]", b'"a"', b"\xff", b"[" * 100_000])
@@ -129,11 +134,18 @@ def test_bodies_that_are_no_request(server: Running, content: bytes) -> None:
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+def test_a_body_that_is_not_declared_as_json(server: Running) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}  # what curl -d sends
+    answer = server.http.post("/v1/completions", content=json.dumps(TEXT), headers=form)
+    assert answer.status_code == 415 and "Content-Type: application/json" in answer.json()["error"]["message"]
+
+
 def test_other_paths_and_methods(server: Running) -> None:
-    assert server.http.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
+    error = server.http.get("/v1/nothing").json()["error"]
+    assert error["type"] == "not_found_error" and error["message"].startswith("GET /v1/nothing is not a route")
     answer = server.http.get("/v1/completions")
     assert answer.status_code == 405 and answer.headers["allow"] == "POST"
-    assert "message" in answer.json()["error"]
+    assert answer.json()["error"]["message"].startswith("GET /v1/completions is the wrong method")
 
 
 def test_unknown_fields_are_ignored(server: Running) -> None:

@@ -26,6 +26,7 @@ WITHOUT_BODY = (
     ("GET", "/version"),
     ("GET", "/metrics"),
     ("GET", "/v1/models"),
+    ("GET", "/v1/models/{name}"),
     ("GET", "/v1/pools"),
     ("GET", "/v1/requests/{request_id}/explain"),
 )

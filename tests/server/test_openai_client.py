@@ -232,3 +232,6 @@ def test_models_and_an_unknown_one(client: OpenAI) -> None:
     with pytest.raises(NotFoundError) as caught:
         client.chat.completions.create(model="no-such", messages=QUESTION)
     assert caught.value.code == "model_not_found"
+    assert client.models.retrieve("also-tiny").id == "also-tiny"
+    with pytest.raises(NotFoundError, match="the model 'a/b' does not exist"):
+        client.models.retrieve("a/b")

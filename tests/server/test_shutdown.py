@@ -52,7 +52,7 @@ def test_the_second_signal_ends_at_once() -> None:
             next(lines)
             running.terminate()
             assert running.stderr is not None
-            assert any("Shutting down" in line for line in running.stderr)
+            assert any("have 30 s to finish: 1. A second signal" in line for line in running.stderr)
             running.terminate()
             with pytest.raises(httpx.RemoteProtocolError):
                 events(lines)

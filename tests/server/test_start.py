@@ -1,5 +1,7 @@
 """`hybrid serve` as it starts: it warms up, says so, and listens when it is done; and what its pools are made of."""
 
+import sys
+
 import httpx
 import pytest
 from typer.testing import CliRunner
@@ -26,6 +28,22 @@ def test_it_listens_when_it_is_warm(order: list[str], flags: tuple[str, ...], ex
     done = CliRunner().invoke(app, ["serve", "tiny", "--memory", "32MiB", "--threads", "1", *flags])
     assert done.exit_code == 0, done.stderr
     assert order == expected
+    assert done.stderr.splitlines()[-1] == "models: tiny"
+
+
+@pytest.mark.parametrize("package", ["fastapi", "httpx", "prometheus_client", "uvicorn"])
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    done = CliRunner().invoke(app, ["serve", "tiny"])
+    assert done.exit_code == 2 and len(done.stderr.splitlines()) == 1
+    assert f"pip install 'hybrid-pools[serve]' (import of {package}" in done.stderr
+
+
+def test_help_shows_every_flag_in_full() -> None:
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "80"}).stdout
+    assert {"--allowed-local-media-path", "--max-num-batched-tokens", "--no-enable-prefix-caching"} <= {*shown.split()}
+    ours, of_vllm = shown.split("Flags of vLLM that choose nothing here:")
+    assert "--lora-modules" in ours and "--load-format" not in ours and "--load-format" in of_vllm
 
 
 def test_warming_up_leaves_no_trace_in_the_counters() -> None:

@@ -62,6 +62,18 @@ def test_other_kinds(client: OpenAI, structured_outputs: dict[str, Any], answers
     assert answer.choices[0].text in answers
 
 
+def test_json_in_one_line_whatever_field_says_what_it_follows(client: OpenAI) -> None:
+    one_line = {"structured_outputs": {"disable_any_whitespace": True}}
+    answer = client.chat.completions.parse(
+        model="tiny", messages=QUESTION, response_format=Shape, temperature=1.0, max_tokens=400, extra_body=one_line
+    )
+    text = answer.choices[0].message.content
+    assert text == json.dumps(json.loads(text or ""), ensure_ascii=False)
+    for extra in (one_line, {"structured_outputs": {"disable_any_whitespace": 1}, "guided_json": {}}):
+        with pytest.raises(BadRequestError, match="cannot be followed"):
+            client.completions.create(model="tiny", prompt="Well,", extra_body=extra)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("asked", "said"),

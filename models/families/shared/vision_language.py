@@ -29,28 +29,32 @@ TEXT_TYPES = {
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
     "smolvlm": "llama",
 }
 # Decoders that are another family's but for mrope.
-SAME_AS = {"qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+SAME_AS = {"qwen2_5_vl_text": "qwen2", "qwen3_vl_moe_text": "qwen3_moe", "qwen3_vl_text": "qwen3"}
 # Decoders with mrope: its sections where no key says so, and whether they take turns.
 MROPE = {
     "qwen2_5_vl": ((16, 24, 24), False),
     "qwen3_5": ((11, 11, 10), True),
     "qwen3_5_moe": ((11, 11, 10), True),
     "qwen3_vl": ((24, 20, 20), True),
+    "qwen3_vl_moe": ((24, 20, 20), True),
 }
-DEEPSTACK = {"qwen3_vl": (8, 16, 24)}  # layers of the tower that give a level, where no key says so
+# Layers of the tower that give a level, where no key says so.
+DEEPSTACK = {"qwen3_vl": (8, 16, 24), "qwen3_vl_moe": (8, 16, 24)}
 TIED = {"gemma3", "gemma4", "lfm2_vl"}  # where no key says so; the others have a head of their own
 # What a `text_config` leaves out where it is transformers' default, of decoders whose family asks for it.
-DEFAULTS = {
+DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {
         "vocab_size": 32000,
         "hidden_size": 4096,
         "intermediate_size": 11008,
         "num_hidden_layers": 32,
         "num_attention_heads": 32,
-    }
+    },
+    "qwen3_moe": {"norm_topk_prob": True},
 }
 # Keys of the whole that count for the decoder: always, or where `text_config` does not have them.
 OUTER = ("tie_word_embeddings", "eos_token_id", "quantization_config")
@@ -90,9 +94,9 @@ def model(
     decoder = text.decoder
     if model_type in MROPE:
         decoder = _with_mrope(decoder, ConfigReader(text_config, where), *MROPE[model_type])
-    if model_type in DEEPSTACK:
-        vision_config = config.reader("vision_config")
-        levels = vision_config.entries("deepstack_visual_indexes", default=list(DEEPSTACK[model_type]))
+    if model_type in DEEPSTACK and "vision_config" in config:
+        tower = config.reader("vision_config")
+        levels = tower.indices("deepstack_visual_indexes", tower.count("depth", 27), DEEPSTACK[model_type])
         decoder = replace(decoder, deepstack=len(levels))
     text = replace(text, decoder=decoder)
     vision = read_vision(config, preprocessor, text)

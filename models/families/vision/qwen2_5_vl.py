@@ -8,7 +8,7 @@ from ...blueprint.scaled_tokens import read_scaled_tokens
 from ...blueprint.vision import Vision
 from . import image_token_id
 
-PIXELS = (56 * 56, 28 * 28 * 16384)  # fewest and most of the published checkpoints
+TOKENS = (4, 16384)  # fewest and most of the published checkpoints
 
 
 def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model) -> Vision:
@@ -17,6 +17,6 @@ def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model)
     return Vision(
         tensors=tower.tensors,
         image_token_id=image_token_id(config, text, 151655),
-        tokens=read_scaled_tokens(preprocessor, tower.patch_size, tower.merge_size, PIXELS),
+        tokens=read_scaled_tokens(preprocessor, tower.patches, TOKENS),
         width=text.decoder.image_embedding_size,
     )

@@ -8,7 +8,7 @@ from ...blueprint.scaled_tokens import read_scaled_tokens
 from ...blueprint.vision import Vision
 from . import image_token_id
 
-PIXELS = (256 * 256, 4096 * 4096)  # fewest and most of the published checkpoints
+TOKENS = (64, 16384)  # fewest and most of the published checkpoints
 
 
 def vision(
@@ -20,6 +20,6 @@ def vision(
     return Vision(
         tensors=tower.tensors,
         image_token_id=image_token_id(config, text, default_token_id),
-        tokens=read_scaled_tokens(preprocessor, tower.patch_size, tower.merge_size, PIXELS),
+        tokens=read_scaled_tokens(preprocessor, tower.patches, TOKENS),
         width=decoder.image_embedding_size,
     )

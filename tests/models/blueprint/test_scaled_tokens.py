@@ -70,14 +70,17 @@ def test_a_picture_too_thin_is_refused(size: tuple[int, int]) -> None:
         PUBLISHED["Qwen3-VL"](*size)
 
 
+TOWER = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
+
+
 def read(**keys: Any) -> tuple[int, int]:
-    tokens = read_scaled_tokens(ConfigReader(keys, "preprocessor_config.json"), 14, 2, (1, 10**6))
+    tokens = read_scaled_tokens(ConfigReader(keys, "preprocessor_config.json"), TOWER, (4, 16384))
     assert tokens.side == 28
     return tokens.min_pixels, tokens.max_pixels
 
 
 def test_limits_under_all_spellings() -> None:
-    assert read_scaled_tokens(None, 14, 2, (1, 10**6)) == ScaledTokens(28, 1, 10**6)
+    assert read_scaled_tokens(None, TOWER, (4, 16384)) == PUBLISHED["Qwen2.5-VL"]
     assert read() == (3136, 1_003_520)
     assert read(min_pixels=3136, max_pixels=12_845_056) == (3136, 12_845_056)
     assert read(size={"shortest_edge": 65_536, "longest_edge": 16_777_216}) == (65_536, 16_777_216)
@@ -85,11 +88,17 @@ def test_limits_under_all_spellings() -> None:
     assert read(min_pixels=5000, size={"min_pixels": 5000, "max_pixels": 10_000}, max_pixels=10_000) == (5000, 10_000)
 
 
+def test_patches_where_the_image_processor_does_not_say_them() -> None:
+    with pytest.raises(ValueError, match="patch_size must be the vision tower's 16, got 14"):
+        read_scaled_tokens(ConfigReader({}, "file"), TOWER | {"patch_size": 16}, (4, 16384))
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"patch_size": 16}, r"preprocessor_config\.json\.patch_size is 16.*the vision tower has 14"),
-        ({"merge_size": 3}, r"merge_size is 3.*the vision tower has 2"),
+        ({"patch_size": 16}, r"preprocessor_config\.json\.patch_size must be the vision tower's 14, got 16"),
+        ({"merge_size": 3}, "merge_size must be the vision tower's 2, got 3"),
+        ({"temporal_patch_size": 1}, "temporal_patch_size must be the vision tower's 2, got 1"),
         ({"do_resize": False}, "do_resize is False"),
         ({"size": {"height": 28, "width": 28}}, r"preprocessor_config\.json\.size\.shortest_edge is missing"),
         ({"size": 28}, "size must be an object, got 28"),

@@ -16,7 +16,8 @@ from tests.models.forward import RowImages
 
 from .oracle import Oracle, all_cases
 
-CASES = [case for case in all_cases() if case.split(":")[0] in ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe")]
+TYPES = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
+CASES = [case for case in all_cases() if case.split(":")[0] in TYPES]
 Layout = list[int | tuple[int, int]]  # tokens of text, (rows, columns) of an image
 
 

@@ -12,7 +12,7 @@ from hybrid.models.families import read_model
 from hybrid.runner.loading import load
 from tests.models.forward import chunked_logits
 
-from .cases import lfm2, olmo_hybrid, qwen3_5_moe_text, qwen3_next
+from .cases import lfm2, olmo_hybrid, qwen3_5_moe_text, qwen3_next, qwen3_vl_moe
 from .oracle import Oracle, rewrite, saved_tensors
 
 TOKENS = [5, 3, 60, 7, 7, 9, 41, 2, 88, 30, 12]
@@ -41,6 +41,15 @@ def test_qwen3_5_stacks_its_experts_beside_the_tensors_of_a_vision_model(tmp_pat
         if name not in experts
     }
     rewrite(tmp_path, renamed | {"mtp.fc.weight": torch.ones(3, 3)})
+    assert_same_logits(oracle)
+
+
+def test_qwen3_vl_transposes_its_experts(tmp_path: Path) -> None:
+    oracle = Oracle(qwen3_vl_moe.CASES["dense layer between"], tmp_path)
+    tensors = saved_tensors(tmp_path)
+    experts = [name for name in tensors if ".experts." in name]
+    assert len(experts) == 4
+    rewrite(tmp_path, tensors | {name: tensors[name].transpose(1, 2).contiguous() for name in experts})
     assert_same_logits(oracle)
 
 

@@ -110,6 +110,29 @@ def test_what_is_not_supported_is_named() -> None:
         read_model(whole(text_config={**LLAMA, "hidden_act": "tanh"}))
 
 
+FOLDER = Path(__file__).parent / "model_configs"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("Qwen3-VL-4B-Instruct", "deepstack_visual_indexes", [5, 24], "a list of integers from 0 to 23, got"),
+        ("Qwen3-VL-4B-Instruct", "out_hidden_size", 2048, r"must be the decoder's hidden_size \(2560\), got 2048"),
+        ("Qwen3-VL-4B-Instruct", "num_heads", 12, r"hidden_size must be a multiple of 4 times num_heads \(48\)"),
+        ("Qwen3-VL-4B-Instruct", "in_channels", 1, "in_channels is 1.*pictures have three"),
+        ("Qwen2.5-VL-7B-Instruct", "window_size", 20, "window_size must be at least 2 patches of 14 pixels, got 20"),
+        ("Qwen2.5-VL-7B-Instruct", "patch_size", [14, 14], "patch_size must be an integer"),
+        ("Qwen3.5-27B", "depth", 10**6, "depth must be between 1 and"),
+    ],
+)
+def test_towers_that_cannot_be_are_named(name: str, key: str, value: Any, message: str) -> None:
+    config = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    assert read_model(config).vision is not None
+    config["vision_config"][key] = value
+    with pytest.raises(ValueError, match=rf"config\.vision_config\..*{message}"):
+        read_model(config)
+
+
 GEMMA4 = json.loads((Path(__file__).parent / "model_configs" / "gemma-4-26B-A4B.json").read_text(encoding="utf-8"))
 
 

@@ -1,0 +1,21 @@
+"""EngineModel: an engine as far as a simulation needs it: scheduler, pools, and a step's time instead of a runner."""
+
+from dataclasses import dataclass
+
+from hybrid.pools.sizing import Kinds, PoolSizes
+from hybrid.scheduler.config import SchedulerConfig
+
+from ..step_time import StepTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineModel:
+    """lora_bytes_per_unit: of 8 ranks of an adapter, as it is read from disk."""
+
+    config: SchedulerConfig
+    sizes: PoolSizes
+    kinds: Kinds
+    step_time: StepTime
+    vocab_size: int
+    enable_prefix_caching: bool = True
+    lora_bytes_per_unit: int = 0

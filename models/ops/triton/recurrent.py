@@ -1,0 +1,83 @@
+"""TritonRecurrent: the operations of recurrent layers over a mixed batch, by Triton's kernels."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ...context import ForwardContext, StateCache
+from ..deferred import Recorder
+from ..recurrent_plan import RecurrentRows
+from . import conv, delta_rule, selective, ssd
+from .recurrent_tables import RecurrentTables
+
+
+@dataclass(frozen=True, slots=True)
+class TritonRecurrent:
+    """The plan of one step for all recurrent layers; see `dispatch.RecurrentRun`."""
+
+    tables: RecurrentTables
+    recorder: Recorder["TritonRecurrent"] | None
+
+    @classmethod
+    def plan(cls, context: ForwardContext) -> "TritonRecurrent":
+        """The tables of the step."""
+        rows = RecurrentRows.of(context)
+        return cls(RecurrentTables.of(rows), Recorder.of(context, rows, cls.of))
+
+    @classmethod
+    def of(cls, rows: RecurrentRows) -> "TritonRecurrent":
+        """The plan for `rows`, of which none is deferred."""
+        return cls(RecurrentTables.of(rows), None)
+
+    def conv(
+        self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cache: StateCache
+    ) -> torch.Tensor:
+        if self.recorder is not None:
+            self.recorder.record((inputs,), lambda run, x: run.conv(x, weight, bias, cache))
+        return conv.convolve(self.tables, inputs, weight, bias, cache.conv)
+
+    def scan(
+        self,
+        inputs: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        if self.recorder is not None:
+            self.recorder.record((inputs, dt, b, c), lambda run, x, dt, b, c: run.scan(x, dt, a, b, c, cache))
+        return ssd.scan(self.tables, inputs, dt, a, b, c, cache.ssm)
+
+    def selective_scan(
+        self,
+        inputs: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        if self.recorder is not None:
+            self.recorder.record((inputs, dt, b, c), lambda run, x, dt, b, c: run.selective_scan(x, dt, a, b, c, cache))
+        return selective.scan(self.tables, inputs, dt, selective.Maps(a, b, c), cache.ssm)
+
+    def gated_scan(self, inputs: torch.Tensor, log_decay: torch.Tensor, cache: StateCache) -> torch.Tensor:
+        if self.recorder is not None:
+            self.recorder.record((inputs, log_decay), lambda run, x, g: run.gated_scan(x, g, cache))
+        return selective.scan(self.tables, inputs, log_decay, None, cache.ssm[:, None])
+
+    def delta_rule(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        log_decay: torch.Tensor,
+        beta: torch.Tensor,
+        cache: StateCache,
+    ) -> torch.Tensor:
+        inputs = (query, key, value, log_decay, beta)
+        if self.recorder is not None:
+            self.recorder.record(inputs, lambda run, q, k, v, g, beta: run.delta_rule(q, k, v, g, beta, cache))
+        # layers of which other tensors are shorter than float32 do not need its products
+        return delta_rule.delta_rule(self.tables, *inputs, cache.ssm, exact=cache.conv.dtype == torch.float32)

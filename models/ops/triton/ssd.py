@@ -1,0 +1,102 @@
+"""The scan of Mamba-2 by Triton's kernels, over a mixed batch.
+
+Symbols: see `ops/ssd.py`, the reference; Q tokens per block, B blocks. Of chunks, all blocks and heads run at once;
+only the recurrence over the states of a row's blocks goes one by one. Sums are in float32, products of matrices in the
+dtype of b and c, or for float32 as three of tf32. Tables: `recurrent_tables`.
+"""
+
+import torch
+import triton.language as tl
+from triton import cdiv, next_power_of_2
+
+from . import ssd_kernels as kernels
+from .device import product_dtype
+from .recurrent_tables import Chunks, RecurrentTables
+
+STEP_ELEMENTS = 4096  # of a state, per program
+PASS_ELEMENTS = 1024
+MAX_P, MAX_N = 64, 128  # of tiles
+AHEAD_BYTES = 256  # of a row of c
+HEADS = 4  # that share one product of c and b
+
+
+def scan(
+    tables: RecurrentTables,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    ssm: torch.Tensor,
+) -> torch.Tensor:
+    """x [T, H, P], dt [T, H], a [H], b and c [T, G, N] -> y [T, H, P] float32; advances ssm [slots, H, P, N].
+
+    x, b and c are contiguous but for the first axis.
+    """
+    for values in (x, b, c):
+        assert values.stride(2) == 1 and values.stride(1) == values.shape[2]
+    assert dt.stride(1) == 1 and a.is_contiguous() and ssm.is_contiguous()
+    y = x.new_empty(x.shape, dtype=torch.float32)
+    if tables.decodes is not None:
+        _, heads, channels = x.shape
+        groups, size = b.shape[1:]
+        wide = next_power_of_2(size)
+        some = min(next_power_of_2(channels), max(1, STEP_ELEMENTS // wide))
+        strides = (x.stride(0), dt.stride(0), b.stride(0), c.stride(0))
+        kernels.ssd_step[(tables.decodes.num_rows, heads, cdiv(channels, some))](
+            *(x, dt, a, b, c, ssm, y, tables.decodes.rows, tables.snapshots, *strides),
+            **{"H": heads, "GROUP": heads // groups, "P": channels, "N": size, "BLOCK_P": some, "BLOCK_N": wide},
+        )
+    if tables.chunks is not None:
+        _chunks(tables.chunks, tables.snapshots, x, dt, a, b, c, ssm, y)
+    return y
+
+
+def _chunks(
+    chunks: Chunks,
+    snapshots: torch.Tensor,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    ssm: torch.Tensor,
+    y: torch.Tensor,
+) -> None:
+    """Mutates ssm and y."""
+    _, heads, channels = x.shape
+    groups, size = b.shape[1:]
+    per_group, length = heads // groups, chunks.block_size
+    decay = x.new_empty((chunks.num_blocks, heads, length), dtype=torch.float32)  # log, summed from the block's start
+    states = x.new_empty((chunks.num_blocks, heads, channels, size), dtype=torch.float32)
+    sizes = {"H": heads, "GROUP": per_group, "P": channels, "N": size, "Q": length}
+    sizes |= {"BLOCK_P": max(16, min(MAX_P, next_power_of_2(channels)))}
+    sizes |= {"BLOCK_N": max(16, min(MAX_N, next_power_of_2(size)))}
+    # a state may exceed what float16 holds
+    sizes |= {"PRODUCT": tl.float32 if b.dtype == torch.float16 else product_dtype(b.dtype)}
+    p_tiles, n_tiles = cdiv(channels, sizes["BLOCK_P"]), cdiv(size, sizes["BLOCK_N"])
+    strides = (x.stride(0), dt.stride(0), b.stride(0))
+    # 1. what each block adds to the state
+    grid = (chunks.num_blocks, heads, p_tiles * n_tiles)
+    kernels.ssd_add[grid](x, dt, a, b, decay, states, chunks.blocks, *strides, **sizes)
+    # 2. the recurrence over blocks: the state each block starts from, and the one after the last
+    elements = channels * size
+    some = min(PASS_ELEMENTS, next_power_of_2(elements))
+    grid = (chunks.num_rows, heads, cdiv(elements, some))
+    kernels.ssd_carry[grid](states, decay, ssm, chunks.rows, H=heads, SIZE=elements, Q=length, BLOCK=some)
+    # 3. what the tokens read
+    # loaded ahead where it fits the shared memory of every device
+    stages = 2 if b.element_size() * sizes["BLOCK_N"] * n_tiles <= AHEAD_BYTES else 1
+    shared = HEADS if per_group % HEADS == 0 else 1
+    grid = (chunks.num_blocks, heads // shared, p_tiles)
+    kernels.ssd_read[grid](
+        *(x, dt, b, c, decay, states, y, chunks.blocks, *strides, c.stride(0)),
+        **sizes,
+        SHARED=shared,
+        num_stages=stages,
+    )
+    # 4. snapshots
+    if chunks.num_snapshots:
+        mine = snapshots[chunks.first_snapshot :]
+        grid = (chunks.num_snapshots, heads, p_tiles * n_tiles)
+        kernels.ssd_snapshot[grid](x, dt, b, decay, states, ssm, chunks.blocks, mine, *strides, **sizes)

@@ -1,0 +1,87 @@
+"""StepWork: counts of what the real scheduler plans."""
+
+import numpy as np
+
+from hybrid.adapters.registry import AdapterRegistry
+from hybrid.capacity.step_work import Adapted, AdaptedRows, StepWork
+from hybrid.pools.sizing import Kinds, PoolSizes
+from hybrid.scheduler.config import SchedulerConfig
+from hybrid.scheduler.plan import StepPlan, StepResult
+from hybrid.scheduler.request import ImageInput, NewRequest
+from hybrid.scheduler.scheduler import Scheduler
+
+SIZES = PoolSizes(
+    num_rows=4, num_full_blocks=64, num_window_blocks=0, num_state_slots=8, encoder_tokens=32, lora_units=8,
+    block_size=4, sliding_window=0, max_model_len=64,
+)  # fmt: skip
+
+
+def scheduler() -> Scheduler:
+    config = SchedulerConfig(max_num_batched_tokens=16, max_image_tokens=6)
+    return Scheduler(config, SIZES, Kinds(full=True, window=False, state=True))
+
+
+def planned(made: Scheduler) -> StepPlan:
+    plan = made.schedule()
+    assert plan is not None
+    return plan
+
+
+def commit(made: Scheduler, plan: StepPlan) -> None:
+    n = int(plan.samples.sum())
+    tokens, none = np.full((n, 1), 7, dtype=np.int32), np.zeros((n, 0), dtype=np.int32)
+    made.commit(StepResult(plan.step_id, tokens, np.ones(n, np.int64), none, np.zeros(n, np.int64)))
+
+
+def test_chunks_then_decodes() -> None:
+    made = scheduler()
+    made.add(NewRequest("a", np.arange(10, 20, dtype=np.int32), max_tokens=4))
+    made.add(NewRequest("b", np.arange(30, 42, dtype=np.int32), max_tokens=4))
+    first = planned(made)
+    work = StepWork.of(first)
+    assert (work.num_tokens.tolist(), work.computed.tolist()) == ([10, 6], [0, 0])
+    assert (work.num_sampled, work.new_rows) == (1, 2)
+    assert work.snapshots == len(first.snapshots) > 0
+    commit(made, first)
+    work = StepWork.of(planned(made))
+    assert (work.num_tokens.tolist(), work.computed.tolist()) == ([1, 6], [10, 6])
+    assert (work.num_sampled, work.new_rows, work.image_tokens) == (2, 0, ())
+
+
+def test_a_hit_copies_a_state() -> None:
+    made = scheduler()
+    for name in "ab":
+        made.add(NewRequest(name, np.arange(10, 20, dtype=np.int32), max_tokens=1))
+        plan = planned(made)
+        commit(made, plan)
+        assert StepWork.of(plan).state_copies == (name == "b")
+        assert StepWork.of(plan).full_copies == (name == "b")  # the hit ends inside a block
+
+
+def test_an_image_is_encoded_once() -> None:
+    made = scheduler()
+    for name, encoded in (("a", (6,)), ("b", ())):
+        image = ImageInput("picture", 2, 6)
+        made.add(NewRequest(name, np.arange(40, 50, dtype=np.int32), max_tokens=1, images=(image,)))
+        plan = planned(made)
+        assert StepWork.of(plan).image_tokens == encoded
+        commit(made, plan)
+
+
+def test_adapters_of_rows_are_remembered() -> None:
+    made, registry, rows = scheduler(), AdapterRegistry(), AdaptedRows(SIZES.num_rows)
+    registry.put(registry.create("wide", 16))
+    registry.put(registry.create("narrow", 4))
+    for name, adapter in (("a", "wide"), ("b", None), ("c", "narrow"), ("d", "wide")):
+        chosen = None if adapter is None else registry.get(adapter)
+        start = 100 * ord(name)
+        made.add(NewRequest(name, np.arange(start, start + 4, dtype=np.int32), max_tokens=3, adapter=chosen))
+    first = planned(made)
+    work = StepWork.of(first, rows.follow(first))
+    assert sorted(work.adapted, key=lambda group: group.units) == [Adapted(4, 1), Adapted(8, 2)]
+    assert work.loaded_units == 3
+    commit(made, first)
+    second = planned(made)
+    work = StepWork.of(second, rows.follow(second))
+    assert sorted(work.adapted, key=lambda group: group.units) == [Adapted(1, 1), Adapted(2, 2)]
+    assert work.loaded_units == 0

@@ -1,0 +1,41 @@
+"""Who computes on a device: by default, and as HYBRID_OPS says."""
+
+import pytest
+import torch
+
+from hybrid.models.ops import cpu
+from hybrid.models.ops.choice import choose
+from hybrid.models.ops.dispatch import TorchOps, select_ops
+from hybrid.models.ops.triton.ops import TritonOps
+
+CPU, CUDA, META = torch.device("cpu"), torch.device("cuda"), torch.device("meta")
+
+
+def test_the_device_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HYBRID_OPS", raising=False)
+    assert (choose(CPU), choose(CUDA), choose(META)) == ("cpu", "triton", "torch")
+    monkeypatch.setattr(cpu, "is_available", lambda: False)
+    assert choose(CPU) == "torch"
+
+
+@pytest.mark.parametrize(("name", "ops"), [("torch", TorchOps), ("triton", TritonOps), ("cpu", cpu.CpuOps)])
+def test_the_environment_decides(name: str, ops: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYBRID_OPS", name)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert choose(CPU) == name
+    assert type(select_ops(CPU)) is ops
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "complaint"),
+    [
+        ("cuda", CPU, "HYBRID_OPS='cuda': expected torch, triton or cpu"),
+        ("cpu", CUDA, "HYBRID_OPS='cpu' needs a CPU and numba; the device is 'cuda'"),
+        ("triton", CPU, "HYBRID_OPS='triton' on 'cpu': outside CUDA, Triton's kernels run in its interpreter only"),
+    ],
+)
+def test_what_cannot_be(name: str, device: torch.device, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYBRID_OPS", name)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(ValueError, match=complaint):
+        select_ops(device)

@@ -1,0 +1,111 @@
+"""Runs every launch of the Triton operations up to the machine code of a GPU that is not there: what the interpreter
+cannot see (types, shapes of products, shared memory) fails here. Run as a program, without TRITON_INTERPRET.
+"""
+
+import functools
+import math
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+from hybrid.models.context import AttentionCache, StateCache
+from hybrid.models.ops.triton import activation, norm, rotation
+from hybrid.models.ops.triton.attention import TritonAttention
+from hybrid.models.ops.triton.device import LEAST_SHARED_MEMORY
+from hybrid.models.ops.triton.recurrent import TritonRecurrent
+from hybrid.models.ops.workspace import Workspace
+from tests.models.triton.batches import SLOTS, Sizes, make, recurrent_rows
+
+CPU = torch.device("cpu")
+
+
+class NoDriver:
+    """What compilation asks of a driver."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_only() -> list[Any]:
+    """Mutates triton: launches compile and run nothing. The list grows by what they compiled."""
+    compiled: list[Any] = []
+    run = JITFunction.run
+
+    @functools.wraps(run)
+    def compile_it(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **options)
+        compiled.append(kernel)
+        return kernel
+
+    JITFunction.run = compile_it
+    triton.runtime.driver.set_active(NoDriver())
+    return compiled
+
+
+def attention(head_size: int, dtype: torch.dtype, computed: list[int], counts: list[int]) -> None:
+    """With everything that a model may have."""
+    batch = make(Sizes(8, 2, head_size, 16), computed, counts, None, CPU, dtype)
+    cache = AttentionCache(batch.kv)
+    run = TritonAttention.plan(batch.context, batch.tables, None, cache, 8, Workspace())
+    run(batch.query, batch.key_value, cache, 1.0, 30.0, torch.ones(8))
+
+
+def elementwise(dtype: torch.dtype) -> None:
+    """Sizes of a model with 4096 hidden units and heads of 128."""
+    x, weight, heads = torch.ones(2, 4096, dtype=dtype), torch.ones(4096), torch.ones(2, 6, 128, dtype=dtype)
+    norm.rms_norm(x, weight, 1e-5, 1)
+    norm.rms_norm(heads[:, :4], weight[:128], 1e-5, 1)
+    norm.add_rms_norm(x, x, 0.5, weight, 1e-5)
+    rotation.rotate(heads, 4, heads[:, 0, :32].contiguous(), heads[:, 1, :32].contiguous(), False)
+    activation.activate_and_multiply("gelu", x)
+
+
+def recurrent(dtype: torch.dtype, lens: list[int]) -> None:
+    """Sizes of Mamba-2 (heads of 64 and 128 channels, states of 128 and 256), Mamba, Qwen3-Next and RecurrentGemma."""
+    run = TritonRecurrent.of(recurrent_rows(lens, CPU))
+    tokens, cut = sum(lens), 16  # what lies between tokens
+
+    def view(*shape: int, kind: torch.dtype = dtype) -> torch.Tensor:
+        size = math.prod(shape)
+        return torch.ones(tokens, size + cut, dtype=kind)[:, :size].view(tokens, *shape)
+
+    def cache(*shape: int) -> StateCache:
+        return StateCache(torch.ones(SLOTS, 3, 256, dtype=dtype), torch.ones(SLOTS, *shape))
+
+    float32 = torch.float32
+    run.conv(view(256), torch.ones(4, 256, dtype=dtype), torch.ones(256, dtype=dtype), cache(0))
+    for heads, channels, size in ((8, 64, 128), (4, 128, 256)):
+        b, c = view(1, size), view(1, size)
+        dt = view(heads, kind=float32)
+        run.scan(view(heads, channels), dt, torch.ones(heads), b, c, cache(heads, channels, size))
+    b, c, dt = view(16), view(16), view(256, kind=float32)
+    run.selective_scan(view(256), dt, torch.ones(16, 256), b, c, cache(16, 256))
+    run.gated_scan(dt, dt, cache(256))
+    q, v, g = view(2, 128, kind=float32), view(4, 128, kind=float32), view(4, kind=float32)
+    run.delta_rule(q, q, v, g, g, cache(4, 128, 128))
+
+
+def main() -> None:
+    """Prints the names of the kernels."""
+    compiled = compile_only()
+    attention(128, torch.bfloat16, [600, 9], [1, 20])
+    attention(512, torch.bfloat16, [9], [20])
+    attention(64, torch.float32, [9, 9], [1, 20])
+    elementwise(torch.bfloat16)
+    recurrent(torch.bfloat16, [1, 70, 20])
+    for kernel in compiled:
+        assert kernel.metadata.shared <= LEAST_SHARED_MEMORY, (kernel.name, kernel.metadata)
+    print("\n".join(sorted({kernel.name for kernel in compiled})))
+
+
+if __name__ == "__main__":
+    main()
