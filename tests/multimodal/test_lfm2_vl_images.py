@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import pytest
 
 from hybrid.encoders.families.lfm2_vl import TileProcessor, image_processor
 from hybrid.models.blueprint.config_reader import ConfigReader
-from hybrid.models.blueprint.tile_tokens import TileTokens, read_tile_tokens
+from hybrid.models.blueprint.tile_tokens import read_tile_tokens
+from hybrid.models.blueprint.vision import Vision
 
 from .lfm2_vl_processor import Lfm2VlImageProcessor, Original
 from .oracle import picture
@@ -35,17 +35,10 @@ TINY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """See `encoders.inputs.VisionFacts`."""
-
-    tokens: TileTokens
-    image_token_id: int = 3
-
-
 def ours(folder: Path, keys: dict[str, Any]) -> TileProcessor:
     (folder / "preprocessor_config.json").write_text(json.dumps(keys), encoding="utf-8")
-    made = image_processor({}, folder, Facts(read_tile_tokens(ConfigReader(keys), 4, 2)))
+    tokens = read_tile_tokens(ConfigReader(keys), 4, 2)
+    made = image_processor({}, folder, Vision({}, image_token_id=3, tokens=tokens, width=1))
     assert made is not None
     return made
 
