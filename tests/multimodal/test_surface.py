@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from typer.testing import CliRunner
 
 from hybrid import LLM, SamplingParams
 from hybrid.cli import app
+from hybrid.encoders.families import idefics3
+from hybrid.models.blueprint.split_tokens import SplitTokens
+from hybrid.models.blueprint.vision import Vision
 
 from .oracle import Oracle, all_cases, picture
 
@@ -153,3 +157,14 @@ def test_a_picture_too_thin_for_a_tower_of_published_size() -> None:
     with pytest.raises(ValueError, match="1 x 10000 pixels is too thin"):
         images(Image.new("RGB", (1, 10_000)))
     assert images(Image.new("RGB", (100, 5_000))).inputs[0].arrays["pixel_values"].shape == (1, 3, 336, 336)
+
+
+def test_a_tile_that_a_model_would_take_for_none(tmp_path: Path) -> None:
+    """Idefics 3 leaves out tiles of zeros, which black pictures are where no mean is subtracted."""
+    square = {"longest_edge": 16}
+    Idefics3ImageProcessorPil(size=square, max_image_size=square, image_mean=[0.0] * 3).save_pretrained(tmp_path)
+    images = idefics3.image_processor({}, tmp_path, Vision({}, 3, SplitTokens(4, 16, 16), width=1))
+    assert images is not None
+    assert len(images(Image.new("RGB", (20, 20), "red")).inputs) == 1
+    with pytest.raises(ValueError, match="zeros only"):
+        images(Image.new("RGB", (20, 20), "black"))
