@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from hybrid.adapters.registry import Adapter
 from hybrid.adapters.store import AdapterStore
+from hybrid.encoders.images import ImageSource
 from hybrid.frontend.messages import read_conversation
 from hybrid.frontend.prompt import Prompt
 from hybrid.frontend.tokenizer import Tokenizer
@@ -227,6 +228,10 @@ class LLM:
         if self._processor.tokenizer is None:
             raise ValueError("there is no tokenizer: skip_tokenizer_init left it out")
         return self._processor.tokenizer
+
+    def num_image_tokens(self, image: ImageSource) -> int:
+        """Tokens of the context that a picture costs. Raises ValueError for one that the model cannot be shown."""
+        return self._processor.num_image_tokens(image)
 
     def get_default_sampling_params(self, max_tokens: int | None = 16) -> SamplingParams:
         """What the checkpoint's `generation_config.json` recommends; greedy where it says do_sample false."""

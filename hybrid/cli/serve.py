@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from .options import (
+    AllowedLocalMediaPath,
+    AllowedMediaDomains,
     Device,
     Dtype,
     EnableLora,
@@ -51,12 +53,8 @@ def serve(
     max_waiting: Annotated[int | None, typer.Option(min=0, help="Most that wait; more get status 429.")] = None,
     max_body_size: Annotated[int, typer.Option(min=1, help="Bytes of one request's body.")] = 64 * 2**20,
     request_timeout: Annotated[float | None, typer.Option(help="Seconds that one request may take.")] = None,
-    allowed_media_domains: Annotated[
-        list[str] | None, typer.Option(help="Hosts from which pictures may be fetched. Default: none.")
-    ] = None,
-    allowed_local_media_path: Annotated[
-        str | None, typer.Option(help="The folder from which pictures may be read. Default: none.")
-    ] = None,
+    allowed_media_domains: AllowedMediaDomains = None,
+    allowed_local_media_path: AllowedLocalMediaPath = None,
     shutdown_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds that running requests have left after SIGTERM or Ctrl-C.")
     ] = 30.0,
@@ -106,9 +104,9 @@ def serve(
         raise typer.Exit(2) from None
     from hybrid.engine_args import EngineArgs
     from hybrid.engine_setup import set_up
+    from hybrid.frontend.media import MediaPolicy
     from hybrid.server.app import ServerOptions, build_server
     from hybrid.server.limits import RequestLimits
-    from hybrid.server.media import MediaPolicy
     from hybrid.server.run import DrainingServer
     from hybrid.vllm_arguments import without_vllm
     from hybrid.warm_up import warm_up

@@ -61,6 +61,14 @@ class Processor:
         """What makes pictures ready; None where the model takes none."""
         return self._images
 
+    def num_image_tokens(self, image: ImageSource) -> int:
+        """Tokens that a picture makes a prompt longer by, with those around and between its own. Raises ValueError."""
+        if self._images is None:
+            raise ValueError(self._no_images)
+        processed = self._images(load_image(resolve_image(image)))
+        runs = [run for entry in processed.inputs for run in entry.runs]
+        return len(self._ids(processed)) - len(runs) + sum(runs)
+
     def process(self, prompt: object, add_special_tokens: bool = True) -> Prompt:
         """prompt: text, token ids, or a mapping with "prompt" or "prompt_token_ids" and perhaps "multi_modal_data"
         ({"image": one picture or a list of them}) and "cache_salt". add_special_tokens: text gets what the tokenizer

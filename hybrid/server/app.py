@@ -11,6 +11,7 @@ from hybrid import __version__
 from hybrid.async_engine import AsyncEngine
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import Setup, default_sampling_params
+from hybrid.frontend.media import MediaFetcher, MediaPolicy
 from hybrid.scheduler.explain import Explanation
 
 from .adapters import Adapters
@@ -20,7 +21,6 @@ from .completions import completions_router
 from .errors import add_handlers, documented
 from .limits import LimitsMiddleware, RequestLimits
 from .lora import lora_router
-from .media import MediaFetcher, MediaPolicy
 from .metrics import Metrics
 from .models import models_router
 from .observe import EffectiveLimits, observe_router
