@@ -1,8 +1,9 @@
 """`hybrid serve`: the OpenAI-compatible server. Flags are spelled as vLLM spells them."""
 
+import json
 import socket
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -55,6 +56,9 @@ def serve(
     request_timeout: Annotated[float | None, typer.Option(help="Seconds that one request may take.")] = None,
     allowed_media_domains: AllowedMediaDomains = None,
     allowed_local_media_path: AllowedLocalMediaPath = None,
+    limit_mm_per_prompt: Annotated[
+        str | None, typer.Option(help='{"image": most images of one prompt}; 0 leaves out what sees them.')
+    ] = None,
     shutdown_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds that running requests have left after SIGTERM or Ctrl-C.")
     ] = 30.0,
@@ -142,6 +146,7 @@ def serve(
             num_threads=threads if threads is not None else default_threads(model),
             seed=seed,
             enable_prefix_caching=enable_prefix_caching,
+            limit_mm_per_prompt=_json("--limit-mm-per-prompt", limit_mm_per_prompt) if limit_mm_per_prompt else {},
             scheduling_policy=scheduling_policy,  # type: ignore[arg-type]  # checked by it
             **lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules),
         )
@@ -170,6 +175,14 @@ def serve(
         complain(error)
         raise typer.Exit(2) from None
     DrainingServer(build_server(setup, args, options), host=host, port=port, shutdown_timeout=shutdown_timeout).run()
+
+
+def _json(name: str, value: str) -> Any:
+    """Raises ValueError."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError(f"{name} must be JSON, got {value!r}") from None
 
 
 def _check_address(host: str, port: int) -> None:
