@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hybrid.adapters.adapter import AdapterRegistry
+from hybrid.adapters.adapter import Adapter
 from hybrid.capacity.step_work import Adapted, AdaptedRows, StepWork
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.config import SchedulerConfig
@@ -69,11 +69,10 @@ def test_an_image_is_encoded_once() -> None:
 
 
 def test_adapters_of_rows_are_remembered() -> None:
-    made, registry, rows = scheduler(), AdapterRegistry(), AdaptedRows(SIZES.num_rows)
-    registry.put(registry.create("wide", 16))
-    registry.put(registry.create("narrow", 4))
+    made, rows = scheduler(), AdaptedRows(SIZES.num_rows)
+    adapters = {"wide": Adapter("wide", 1, 16), "narrow": Adapter("narrow", 2, 4)}
     for name, adapter in (("a", "wide"), ("b", None), ("c", "narrow"), ("d", "wide")):
-        chosen = None if adapter is None else registry.get(adapter)
+        chosen = None if adapter is None else adapters[adapter]
         start = 100 * ord(name)
         made.add(NewRequest(name, np.arange(start, start + 4, dtype=np.int32), max_tokens=3, adapter=chosen))
     first = planned(made)
