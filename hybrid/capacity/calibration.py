@@ -106,7 +106,7 @@ class Calibrated:
             data["conditions"] = Conditions(**data["conditions"])
             data["residuals"] = {kind: Residual(**entry) for kind, entry in data["residuals"].items()}
             return cls(**data)
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"it is not what hybrid plan calibrate writes: {error}") from None
 
     @classmethod

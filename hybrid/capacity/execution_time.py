@@ -18,6 +18,7 @@ TERMS = (
     "with_images", "image_token", "adapter", "adapted_unit", "loaded_unit",
 )  # fmt: skip
 WINDOW_TERMS = ("decode_key", "chunk_pair", "chunk_key")
+MOST_SECONDS = 1e6  # of one coefficient; times of a simulation stay numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,5 +137,5 @@ def check_coefficients(what: str, found: Mapping[str, float], names: tuple[str, 
 
 
 def _check(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be a number of seconds, at least 0, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
+        raise ValueError(f"{name} must be a number of seconds from 0 to {MOST_SECONDS:g}, got {value!r}")

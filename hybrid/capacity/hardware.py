@@ -84,8 +84,8 @@ def find_hardware(
     else:
         raise ValueError(f"gpu {name!r} is not one of {', '.join((*HARDWARE, CPU))}")
     for what, value in (("memory", memory_bytes), ("bandwidth", bandwidth), ("flops", flops)):
-        if value is not None and not 0 < value < float("inf"):
-            raise ValueError(f"{what} must be a positive number, got {value}")
+        if value is not None and not 1 <= value < float("inf"):  # less of anything makes steps that never end
+            raise ValueError(f"{what} must be a positive number of at least 1, got {value}")
     if memory_bytes is not None:
         found = replace(found, memory_bytes=memory_bytes)
     if bandwidth is not None:

@@ -18,7 +18,7 @@ from hybrid.scheduler.reservation import MAX_RATIO, MIN_RATIO
 from .traffic import Traffic
 
 CELLS = 2**17  # draws times requests of each
-MIN_DRAWS = 16
+MIN_DRAWS, MOST_DRAWS = 16, 2**11
 TOKEN_BUDGET = "token budget"
 
 
@@ -58,7 +58,7 @@ class Mix:
         self._points = int(shared_tokens > 0)
         ratio = float(np.clip((traffic.outputs / traffic.permitted).mean(), MIN_RATIO, MAX_RATIO))
         rng = np.random.default_rng(0)
-        drawn = (max(MIN_DRAWS, CELLS // most), most)
+        drawn = (min(MOST_DRAWS, max(MIN_DRAWS, CELLS // most)), most)
         who = rng.choice(len(life), drawn, p=life / life.sum())
         known = traffic.prompts[who] + (rng.random(drawn) * traffic.outputs[who]).astype(np.int64)
         total = (traffic.prompts + traffic.permitted)[who]

@@ -29,8 +29,9 @@ def open_model(name: str | Path) -> Model:
         from hybrid.models.loading import read_config
 
         return read_config(path)
+    read = _read(path)
     try:
-        config = {key: value for key, value in _read(path).items() if key != QUANTISED}
+        config = {key: value for key, value in read.items() if key != QUANTISED}
         return read_model(config, preprocessor=read_preprocessor(path.parent) if path.name == FILES[0] else None)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

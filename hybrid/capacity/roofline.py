@@ -77,7 +77,7 @@ class Roofline:
     def of(cls, question: Question, assumptions: Assumptions | None = None) -> "Roofline":
         """For the model, the device and the dtypes that a question names. Raises ValueError."""
         if question.hardware is None:
-            raise ValueError("step times need a gpu whose rates count")
+            raise ValueError("step times need a gpu whose rates count: give --gpu, beside --memory if you like")
         return cls.build(
             question.model,
             question.hardware,

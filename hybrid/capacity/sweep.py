@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .picture import new_figure, save
 from .planning import Plan, plan
 from .question import Question
 from .tokens import parse_tokens
@@ -63,11 +64,7 @@ def sweep(question: Question, axis: str, values: Sequence[int]) -> Iterator[Poin
 
 def draw(path: Path, axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
     """Writes a picture: requests at once over the values, a curve for each model. Raises ValueError where it cannot."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("a plot needs matplotlib: pip install 'hybrid-pools[plot]'") from None
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = new_figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, points in curves.items():
         fitting = [point for point in points if point.plan is not None]
@@ -78,7 +75,4 @@ def draw(path: Path, axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
     axes.set_ylabel("requests at once")
     axes.grid(which="both", alpha=0.3)
     axes.legend()
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"plot {str(path)!r} cannot be written: {error}") from None
+    save(figure, path)

@@ -36,6 +36,8 @@ def calibrate(
     try:
         if not out.absolute().parent.is_dir():
             raise ValueError(f"out {str(out)!r} lies in no folder that exists")
+        if out.is_dir():
+            raise ValueError(f"out {str(out)!r} is a folder, not a file")
         args = EngineArgs(
             model=model,
             max_model_len=max_model_len,

@@ -1,13 +1,14 @@
 """`hybrid plan`: how many requests fit, which pool binds and the flags for it, from `config.json` alone. No torch."""
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import complain
+from .options import close_output, complain
 from .simulate import PANEL, SimulateOptions
 from .simulate import simulate as run_simulation
 
@@ -86,6 +87,7 @@ def plan(
     from hybrid.capacity.ask import ask, parse_image_size
     from hybrid.capacity.hardware import find_hardware
     from hybrid.capacity.model_file import open_model, quant_method
+    from hybrid.capacity.picture import check_picture
     from hybrid.capacity.tokens import parse_tokens
     from hybrid.memory_size import parse_memory
 
@@ -96,6 +98,8 @@ def plan(
             raise ValueError("--gpu-memory, --bandwidth and --flops change a --gpu; give one, such as cpu")
         if plot is not None and sweep is None and not simulate:
             raise ValueError("--plot draws a --sweep; give one, such as context=1k..128k")
+        if plot is not None:
+            check_picture(plot)
         hardware = None
         if gpu is not None:
             own_memory = None if gpu_memory is None else parse_memory(gpu_memory)
@@ -143,6 +147,7 @@ def plan(
                 raise ValueError("--simulate takes one model and no --sweep; compare settings with --vary")
             # of prompts and answers the workload decides
             run_simulation(asked(model, str(shared + 1), "1"), context, output, max_tokens, options, plot, as_json)
+            sys.stdout.flush()
             return
         if options != SimulateOptions():
             raise ValueError("--rate, --slo and others of a simulation need --simulate")
@@ -151,8 +156,15 @@ def plan(
             _answer(questions, as_json)
         else:
             _sweep(questions, sweep, plot, as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it has enough
+        raise
     except ValueError as error:
         complain(error)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        complain(f"the answer cannot be written: {error.strerror or error}")
+        close_output()
         raise typer.Exit(2) from None
 
 

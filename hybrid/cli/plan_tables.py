@@ -17,6 +17,9 @@ def short_name(model: str) -> str:
     return path.stem if path.suffix == ".json" else path.name
 
 
+WIDTH = 160  # of tables, also where the terminal is narrower or there is none: figures are never cut
+
+
 def _table(first: str, *columns: str) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column(first)
@@ -25,13 +28,24 @@ def _table(first: str, *columns: str) -> Table:
     return table
 
 
+def plain_console() -> Console:
+    """A name of a file may look like markup, or like an emoji."""
+    return Console(markup=False, emoji=False, highlight=False)
+
+
+def _print(table: Table) -> None:
+    console = plain_console()
+    console.width = max(console.width, WIDTH)
+    console.print(table)
+
+
 def show(made: Plan) -> None:
     """Prints one plan."""
     sizes, pools, one, question = made.sizes, made.pools, made.request_bytes, made.question
-    console = Console()
+    console = plain_console()
 
     def say(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True)
 
     device = "" if question.tp == 1 else f" on each of {question.tp} devices"
     say(f"{question.name}: {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights{device}")
@@ -51,7 +65,7 @@ def show(made: Plan) -> None:
             table.add_row(name, units, f"{size:,}", f"{each:,}", per_gib, more)
     per_gib = f"{GIB / one.total:,.2f}" if one.total else ""
     table.add_row("all", "", f"{pools.total:,}", f"{one.total:,}", per_gib, f"{made.marginal['all']:{signed}}")
-    console.print(table)
+    _print(table)
     if made.expected is not None and question.traffic is not None:
         say(f"{made.expected.concurrency:,.1f} requests at once on average; {_binds(made.expected.binding_pool)}")
         if left_out := question.traffic.left_out:
@@ -99,7 +113,7 @@ def show_sweep(axis: str, curves: Mapping[str, Sequence[Point]]) -> None:
             else:
                 count, pool = _at_once(made)
                 table.add_row(f"{point.value:,}", name, count, f"{made.request_bytes.total:,}", pool)
-    Console().print(table)
+    _print(table)
 
 
 def show_side_by_side(plans: Mapping[str, Plan | None]) -> None:
@@ -112,4 +126,4 @@ def show_side_by_side(plans: Mapping[str, Plan | None]) -> None:
         one = made.request_bytes
         sizes = (made.weights_bytes, made.spec.full_bytes_per_token, one.window, one.state, one.total)
         table.add_row(short_name(name), *(f"{size:,}" for size in sizes), *_at_once(made))
-    Console().print(table)
+    _print(table)

@@ -153,7 +153,12 @@ def _workload(
         num_requests=num_requests,
         seed=options.seed,
     )
-    return parse_workload(options.workload, given)
+    workload = parse_workload(options.workload, given)
+    if workload.adapters and not question.adapters:
+        raise ValueError(f"{workload.name} names adapters: give --adapters, how many are on the device at once")
+    if (highest := max(workload.ranks, default=0)) > question.rank:
+        raise ValueError(f"{workload.name} has adapters of rank {highest}: --rank {question.rank} is too low")
+    return workload
 
 
 def _step_time(calibration: Path | None) -> Callable[["Question"], "StepTime"]:

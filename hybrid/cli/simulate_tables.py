@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from hybrid.capacity.simulation.simulation import ATTAINMENT
 from hybrid.capacity.simulation.study import Case, Study, best
 from hybrid.capacity.simulation.summary import PERCENTILES, Spread, Summary
+
+from .plan_tables import plain_console
 
 WIDTH = 160  # of the table of settings, so that a row is a line
 PERCENT = f"{ATTAINMENT:.0%}"
@@ -23,7 +24,7 @@ def _table(first: str, *columns: str) -> Table:
 
 
 def _say(line: str) -> None:
-    Console().print(line, soft_wrap=True, highlight=False, markup=False)
+    plain_console().print(line, soft_wrap=True)
 
 
 def _time(seconds: float | None) -> str:
@@ -78,7 +79,7 @@ def _goodput(study: Study, case: Case) -> None:
                 f"{summary.output_tokens_per_second:,.0f}",
                 mark,
             )
-        Console().print(table)
+        plain_console().print(table)
     if study.rates is None or study.rates[0] == study.rates[1]:
         return
     if goodput.best is None:
@@ -111,7 +112,7 @@ def _figures(summary: Summary) -> None:
     for name, spread in rows:
         values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.max)
         table.add_row(name, *map(_time, values))
-    Console().print(table)
+    plain_console().print(table)
     _say(
         f"{summary.requests_per_second:.3g} requests/s, {summary.output_tokens_per_second:,.0f} tokens/s out, "
         f"{summary.total_tokens_per_second:,.0f} in all; {summary.batch:,.1f} requests and "
@@ -127,7 +128,7 @@ def _figures(summary: Summary) -> None:
     table = _table("pool", "in use", "at most", "cached")
     for pool, occupancy in summary.occupancy.items():
         table.add_row(pool, _share(occupancy.mean), _share(occupancy.max), _share(occupancy.cached))
-    Console().print(table)
+    plain_console().print(table)
 
 
 def _compare(cases: Sequence[Case], chosen: int) -> None:
@@ -153,6 +154,6 @@ def _compare(cases: Sequence[Case], chosen: int) -> None:
             _share(shown.hit_rate),
             f"{shown.retractions:,}",
         )
-    console = Console()
+    console = plain_console()
     console.width = max(console.width, WIDTH)
     console.print(table)

@@ -89,6 +89,7 @@ def test_every_shape_is_measured_where_there_is_time() -> None:
         (("tiny", "--num-threads", "0"), "num_threads must be an integer of at least 1, got 0"),
         (("tiny", "--max-num-seqs", "9", "--max-num-batched-tokens", "8"), "max_num_seqs 9 is more than"),
         (("tiny", "--out", "no/such/folder/file.json"), "no folder that exists"),
+        (("tiny", "--out", "/"), "out '/' is a folder, not a file"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments: tuple[str, ...], message: str) -> None:

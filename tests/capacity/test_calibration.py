@@ -173,7 +173,10 @@ def test_json_and_back(tmp_path: Path) -> None:
     [
         ({"version": 2}, "version must be 1, got 2"),
         ({"execution": {"terms": {"decode": 1.0}}}, "terms must have exactly .*, got decode"),
-        ({"overhead": dict.fromkeys(OVERHEADS, -1.0)}, r"overhead.step must be .* at least 0, got -1.0"),
+        ({"overhead": dict.fromkeys(OVERHEADS, -1.0)}, r"overhead.step must be .* from 0 to 1e\+06, got -1.0"),
+        ({"overhead": dict.fromkeys(OVERHEADS, 1e300)}, r"overhead.step must be .* from 0 to 1e\+06, got 1e\+300"),
+        ({"overhead": dict.fromkeys(OVERHEADS, 10**400)}, "overhead.step must be .* got 10000"),
+        ({"execution": {"tokens": {"sizes": [float("inf")], "seconds": [1]}}}, "not what hybrid plan calibrate writes"),
         ({"execution": {"attention": [dict.fromkeys(WINDOW_TERMS, "much")] * 2}}, "got 'much'"),
         ({"execution": {"windows": [None]}}, "1 windows need as many entries of attention, got 2"),
         ({"execution": {"tokens": {"sizes": [4, 2], "seconds": [1, 2]}}}, "must grow from 1 on"),

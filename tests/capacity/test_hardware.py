@@ -26,7 +26,7 @@ def test_values_can_be_replaced() -> None:
     assert found.bandwidth == 1e12 and found.flops["bfloat16"] == 5e13 and found.memory_bytes == 80 * 2**30
     with pytest.raises(ValueError, match=r"gpu 'h800' is not one of a100-40, .*, cpu"):
         find_hardware("h800")
-    with pytest.raises(ValueError, match=r"bandwidth must be a positive number, got 0"):
+    with pytest.raises(ValueError, match=r"bandwidth must be a positive number of at least 1, got 0"):
         find_hardware("h100", bandwidth=0)
 
 

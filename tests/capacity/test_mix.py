@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybrid.capacity.mix import TOKEN_BUDGET
+from hybrid.capacity.mix import MOST_DRAWS, TOKEN_BUDGET
 from hybrid.capacity.planning import Plan, plan
 from hybrid.capacity.question import NothingFitsError
+from hybrid.capacity.split import Split
 from hybrid.capacity.traffic import Traffic, parse_traffic
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.request import NewRequest
@@ -115,3 +116,12 @@ def test_the_longest_must_fit() -> None:
     assert left.longest == 700 and left.left_out > 2000 and left.left_out + len(left.prompts) == 10_000
     with pytest.raises(ValueError, match="none of these requests fits into the model's limit of 600 tokens"):
         parse_traffic("1000", "10", 0, 0, None).within(600)
+
+
+def test_of_few_requests_at_once_no_more_are_drawn_than_can_be_searched() -> None:
+    """One request at a time: its draws are as many as always suffice, not as many as cells."""
+    traffic = parse_traffic("normal:100,10", "64", 0, 0, None)
+    asked = question("Llama-3.1-8B", traffic=traffic, memory_bytes=GIB, context=200, output=64, max_num_seqs=1)
+    mix = Split(asked).mix(asked)
+    assert mix is not None
+    assert mix.numbers(np.array([50]), np.array([0])).shape[1] == MOST_DRAWS

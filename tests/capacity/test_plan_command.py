@@ -86,6 +86,11 @@ def test_what_does_not_fit_says_what_would(arguments: tuple[str, ...], option: s
         (("tiny", "--memory", "1GiB", "--flops", "1e12"), "change a --gpu"),
         (("tiny", "--memory", "1GiB", "--gpu-memory", "1GiB"), "change a --gpu"),
         (("tiny", "--memory", "1GiB", "--plot", "a.png"), "--plot draws a --sweep"),
+        (
+            ("tiny", "--memory", "1GiB", "--sweep", "context=1..2", "--plot", "a"),
+            "plot must be a file such as plan.png",
+        ),
+        (("tiny", "--memory", "1GiB", "--sweep", "context=1..2", "--plot", ""), "plot must be a file such as plan.png"),
         ((JAMBA, "--memory", "1GiB", "--images", "1"), "is served without images"),
         ((JAMBA, "--memory", "1GiB", "--image-size", "10x10"), "is served without images"),
         ((JAMBA, "--memory", "1GiB", "--lora-target-modules", "query"), "the model has no 'query'; it has"),
@@ -102,8 +107,8 @@ def test_wrong_questions(arguments: tuple[str, ...], why: str) -> None:
         ("--memory", ("0", "-1GiB", "nan", "1e400GiB"), "memory must be"),
         ("--gpu", ("", "h999"), "is not one of a100-40"),
         ("--gpu-memory", ("0", "x"), "memory must be"),
-        ("--bandwidth", ("0", "-1", "nan", "inf"), "bandwidth must be a positive number"),
-        ("--flops", ("0", "-1", "nan", "inf"), "flops must be a positive number"),
+        ("--bandwidth", ("0", "-1", "nan", "inf", "5e-324"), "bandwidth must be a positive number"),
+        ("--flops", ("0", "-1", "nan", "inf", "1e-300"), "flops must be a positive number"),
         ("--tp", ("0", "-1"), "tp must be at least 1"),
         ("--tp", ("3", "999999999999"), "does not divide num_heads 8 of"),
         ("--context", ("0",), "context must be at least 1"),
@@ -231,6 +236,35 @@ def test_side_by_side() -> None:
     assert rows == ["model", "gpt-oss-20b", "Jamba-v0.1", "tiny"]
     assert "exceeds the model's limit" in done.stderr
     assert [made["model"] for made in document(*arguments)] == [GPT_OSS, JAMBA]
+
+
+def test_a_narrow_terminal_cuts_no_figure() -> None:
+    """Nor a pipe, which counts as one of 80 columns."""
+    arguments = ("plan", GPT_OSS, "--memory", "40GiB", "--weights-dtype", "bfloat16", "--compare", JAMBA)
+    wide, narrow = (CliRunner().invoke(app, arguments, env={"COLUMNS": columns}).stdout for columns in ("160", "40"))
+    assert narrow == wide and "41,829,514,368" in wide
+
+
+def test_a_name_like_markup_is_a_name(tmp_path: Path) -> None:
+    strange = tmp_path / "a[" / "b]:smile:[red].json"
+    strange.parent.mkdir()
+    strange.write_bytes(Path(JAMBA).read_bytes())
+    assert str(strange) in run(str(strange), "--memory", "1GiB").stdout
+    assert strange.stem in run(str(strange), "--memory", "1GiB", "--compare", JAMBA).stdout
+    assert strange.stem in run(str(strange), "--memory", "1GiB", "--sweep", "output=1..2").stdout
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_full_disk_is_a_sentence(more: tuple[str, ...]) -> None:
+    arguments = [sys.executable, "-m", "hybrid", "plan", JAMBA, "--memory", "40GiB", *more]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and done.stderr == "the answer cannot be written: No space left on device\n"
+
+
+def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
+    done = run(str(tmp_path / "none.json"), "--memory", "1GiB")
+    assert done.exit_code == 2 and done.stderr.startswith(f"{tmp_path / 'none.json'} cannot be read as JSON")
 
 
 def test_no_torch() -> None:

@@ -2,22 +2,21 @@
 
 from pathlib import Path
 
+from ..picture import new_figure, save
 from .study import Case
 
 
 def draw(path: Path, case: Case, title: str) -> None:
     """Writes a picture of the simulation that stands for the case. Raises ValueError where it cannot."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import PercentFormatter
-    except ImportError:
-        raise ValueError("a plot needs matplotlib: pip install 'hybrid-pools[plot]'") from None
+    figure = new_figure(layout="constrained")
+    from matplotlib.ticker import PercentFormatter
+
     shown, goodput = case.shown, case.goodput
     assert shown is not None and goodput is not None
     timeline = shown.timeline
     searched = len(goodput.curve) > 1
     panels = 1 + len(timeline.pools) + searched
-    figure = Figure(figsize=(8, 1.7 * panels), layout="constrained")
+    figure.set_size_inches(8, 1.7 * panels)
     axes = figure.subplots(panels, squeeze=False)[:, 0]
     figure.suptitle(f"{title}, {shown.rate:.3g} requests/s", fontsize="medium")
     axes[0].plot(timeline.times, timeline.running, label="running")
@@ -44,7 +43,4 @@ def draw(path: Path, case: Case, title: str) -> None:
         panel.yaxis.set_major_formatter(PercentFormatter(1))
         panel.set_ylabel("met targets")
         panel.grid(alpha=0.3)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"plot {str(path)!r} cannot be written: {error}") from None
+    save(figure, path)

@@ -76,7 +76,10 @@ class Study:
             return summary
 
         low, high = self.rates or (self.workload.mean_rate,) * 2
-        return Case(setting, engine, search(run, low, high))
+        try:
+            return Case(setting, engine, search(run, low, high))
+        except ValueError as error:  # of a setting that no scheduler takes; others may do
+            return Case(setting, None, None, f"{setting}: {error}" if setting.values else str(error))
 
 
 def best(cases: Sequence[Case]) -> int | None:

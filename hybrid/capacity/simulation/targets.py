@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from .records import Fate, Records
 
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def parse_targets(text: str) -> Targets:
 
 def parse_seconds(name: str, text: str) -> float:
     """ "50ms", "2s", "10m" or a number of seconds. Raises ValueError for anything else, and for zero."""
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ms|s|m)?", text.strip().lower())
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ms|s|m|h)?", text.strip().lower())
     seconds = float(match[1]) * UNITS[match[2] or "s"] if match is not None else 0.0
     if seconds <= 0:
         raise ValueError(f"{name} must be a positive time such as 50ms, 2s or 10m, got {text!r}")

@@ -46,7 +46,7 @@ class Surroundings:
     rate: requests per second; None: a trace's own, 1 for what is drawn. num_requests None: all of a trace,
     DEFAULT_REQUESTS drawn ones. image_tokens: of one image of the model, 0 where it takes none.
     adapters: how many; sessions get them by Zipf's law of exponent `zipf`, ranks from the start again where there are
-    more adapters. priorities: each as likely. Both replace what a trace says, where they are given.
+    more adapters; a trace that names adapters keeps its own. priorities: each as likely; they replace a trace's.
     """
 
     context: str = "512"
@@ -80,7 +80,7 @@ def parse_workload(text: str, given: Surroundings) -> Workload:
     """text: as in SYNTAX. Raises ValueError for other text, for files that cannot be read, and for a rate of none."""
     kind, _, rest = text.strip().partition(":")
     workload = _drawn(text, kind, rest, given) if kind in KEYS else _recorded(text, given)
-    if given.adapters:
+    if given.adapters and not workload.adapters:
         workload = with_adapters(workload, given.adapters, ranks=given.ranks, zipf=given.zipf, seed=given.seed)
     if given.priorities:
         workload = with_priorities(workload, given.priorities, seed=given.seed)
@@ -92,7 +92,10 @@ def parse_lengths(name: str, text: str) -> Lengths:
     Raises ValueError."""
     if not text.strip().startswith("trace:"):
         return parse_distribution(name, text)
-    trace = _read(text.strip().removeprefix("trace:"), Surroundings())
+    file = text.strip().removeprefix("trace:")
+    if not file:
+        raise ValueError(f"{name} must be such as trace:FILE, got {text!r}")
+    trace = _read(file, Surroundings())
     return observed(text, trace.output_lengths if name == "output" else trace.prompt_lengths)
 
 
@@ -105,6 +108,10 @@ def _drawn(text: str, kind: str, rest: str, given: Surroundings) -> Workload:
     system = parse_tokens("system", options["system"]) if "system" in options else given.shared_prefix
     if system > MAX_LENGTH:
         raise ValueError(f"system must be at most {MAX_LENGTH:,} tokens, got {options['system']!r}")
+    if not is_chat and ":" not in given.context:
+        tokens = parse_tokens("context", given.context)
+        if 0 < tokens <= system:
+            raise ValueError(f"shared_prefix {system} leaves nothing of a context of {tokens} tokens")
     shape = Shape(
         message=_own_part(parse_lengths("context", given.context), 0 if is_chat else given.shared_prefix),
         answer=parse_lengths("output", given.output),

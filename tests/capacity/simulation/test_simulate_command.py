@@ -124,7 +124,10 @@ def test_a_trace_at_its_own_rate(tmp_path: Path) -> None:
         (("--rate", "1", "--workload", "storm"), "workload must be poisson, steady"),
         (("--rate", "1", "--calibration", "nowhere.json"), "calibration nowhere.json cannot be read"),
         (("--rate", "1", "--sweep", "context=1k..2k"), "--simulate takes one model and no --sweep"),
-        (("--rate", "1", "--requests", "1", "--plot", "/nowhere/a.png"), "plot '/nowhere/a.png' cannot be written"),
+        (("--rate", "1", "--requests", "1", "--plot", "/nowhere/a.png"), "plot '/nowhere/a.png' lies in no folder"),
+        (("--rate", "1", "--requests", "1", "--plot", "/"), "plot must be a file such as plan.png"),
+        (("--rate", "1", "--requests", "1", "--plot", "a.xyz"), "plot must be a file such as plan.png"),
+        (("--rate", "1", "--requests", "1", "--shared-prefix", "500"), "leaves nothing of a context of 500 tokens"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments: tuple[str, ...], why: str) -> None:
@@ -136,6 +139,28 @@ def test_what_cannot_be_is_one_sentence(arguments: tuple[str, ...], why: str) ->
 def test_without_a_device_there_are_no_step_times() -> None:
     done = run(LLAMA, "--memory", "4GiB", "--simulate", "--rate", "1", "--requests", "1", "--weights-dtype", "bfloat16")
     assert done.exit_code == 2 and "step times need a gpu whose rates count" in done.stderr
+
+
+def test_a_setting_that_no_scheduler_takes_leaves_the_others() -> None:
+    """The encoder pool must hold an image of the model, even where no request has one."""
+    arguments = ("tiny", *SHORT[:2], "--context", "50", "--output", "5", "--simulate", "--rate", "4", "--requests", "2")
+    done = run(*arguments, "--vary", "encoder_tokens=0,64")
+    assert done.exit_code == 0 and done.stderr.startswith("encoder_tokens=0: "), done.output
+    assert run(*arguments, "--vary", "encoder_tokens=0").exit_code == 2
+
+
+def test_adapters_of_a_trace(tmp_path: Path) -> None:
+    """It keeps its own; as many as --adapters are on the device at once."""
+    trace = tmp_path / "own.jsonl"
+    line = '{{"time": {0}, "input_length": 50, "output_length": 5, "adapter": "a{0}", "rank": 8}}\n'
+    trace.write_text("".join(line.format(number) for number in range(6)), encoding="utf-8")
+    arguments = ("tiny", *SHORT[:2], "--simulate", "--workload", str(trace), "--adapters", "2")
+    assert "6 requests at 1/s" in run(*arguments).stdout
+    (setting,) = document(*arguments)["settings"]
+    assert "refused" not in run(*arguments).stdout and setting["sizes"]["lora_units"] == 4, setting["sizes"]
+    for given, why in ((arguments[:-2], "names adapters: give --adapters"), ((*arguments, "--rank", "4"), "of rank 8")):
+        done = run(*given)
+        assert done.exit_code == 2 and why in done.stderr and done.stderr.count("\n") == 1, done.output
 
 
 def test_options_of_a_simulation_without_one() -> None:

@@ -28,10 +28,21 @@ def test_a_trace_is_scaled_cut_and_given_adapters(tmp_path: Path) -> None:
     assert parse_workload(str(path), Surroundings()).mean_rate == pytest.approx(0.8)
 
 
-def test_adapters_replace_those_of_a_trace(tmp_path: Path) -> None:
+def test_a_trace_keeps_its_adapters(tmp_path: Path) -> None:
     path = str(written(tmp_path, "own.jsonl", json_lines(*REQUESTS)))
     assert parse_workload(path, Surroundings(image_tokens=5)).adapters == ("sql",)
-    assert parse_workload(path, Surroundings(image_tokens=5, adapters=1)).adapters == ("adapter-1",)
+    assert parse_workload(path, Surroundings(image_tokens=5, adapters=1)).adapters == ("sql",)
+
+
+def test_a_shared_beginning_leaves_something_of_a_constant_prompt() -> None:
+    with pytest.raises(ValueError, match="shared_prefix 100 leaves nothing of a context of 100 tokens"):
+        parse_workload("poisson", Surroundings(context="100", shared_prefix=100))
+    assert parse_workload("chat", Surroundings(context="100", shared_prefix=100)).prompt_lengths[0] == 200
+
+
+def test_a_trace_of_no_name() -> None:
+    with pytest.raises(ValueError, match=r"context must be such as trace:FILE, got 'trace:'"):
+        parse_lengths("context", "trace:")
 
 
 def test_lengths_of_a_trace(tmp_path: Path) -> None:
