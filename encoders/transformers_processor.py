@@ -56,8 +56,9 @@ class TransformersImageProcessor:
 
     def __call__(self, image: Image.Image) -> ProcessedImage:
         """See `inputs.ImageProcessor`."""
-        self._refuse_thin(image)
-        if self._tokens is not None:
+        if self._tokens is None:
+            self._refuse_thin(image)
+        else:
             self._tokens(*image.size)
         features = self._processor(images=[image], return_tensors="np", **self._options)
         expansion = self._expand({name: np.asarray(values) for name, values in features.items()})
@@ -99,10 +100,11 @@ def load_image_processor(folder: Path) -> Any:
         raise ValueError(f"the image processor of {folder} cannot be read: {what}") from None
 
 
-def square_pixels(features: Arrays, side: int) -> Arrays:
-    """The pixels of one picture, for a tower that reads squares of `side` pixels. Raises ValueError for others."""
+def square_pixels(features: Arrays, side: int, number: int = 1) -> Arrays:
+    """The pixels of one picture, or its tiles, for a tower that reads squares of `side` pixels. Raises ValueError for
+    others."""
     pixels = features["pixel_values"]
-    if pixels.shape != (1, 3, side, side):
+    if pixels.shape != (number, 3, side, side):
         raise ValueError(
             f"the checkpoint's image processor makes pixels {list(pixels.shape[1:])} of an image, and its vision tower "
             f"reads {[3, side, side]}"

@@ -42,6 +42,8 @@ class EngineArgs:
     seed: of requests that bring none.
     num_full_blocks, num_window_blocks, num_state_slots, encoder_tokens: pool sizes that replace the computed ones; an
         image of more tokens than the encoder pool has is refused.
+    limit_mm_per_prompt: {"image": most images of one prompt}; without it any number. 0: what sees images is not loaded,
+        and its memory is saved. Limits of "video" and "audio" are taken: there are none.
     enable_lora: requests may use LoRA adapters; also on when there are lora_modules.
     lora_modules: adapters that are loaded at the start, name -> PEFT folder.
     max_loras: most adapters of rank max_lora_rank that are on the device at once; of smaller ones more fit.
@@ -71,6 +73,7 @@ class EngineArgs:
     num_window_blocks: int | None = None
     num_state_slots: int | None = None
     encoder_tokens: int | None = None
+    limit_mm_per_prompt: Mapping[str, int] = field(default_factory=dict)
     enable_lora: bool = False
     lora_modules: Mapping[str, str | Path] = field(default_factory=dict)
     max_loras: int = 4
@@ -119,6 +122,7 @@ class EngineArgs:
             raise ValueError(f"gpu_memory_utilization must be more than 0 and at most 1, got {share!r}")
         if self.memory is not None:
             parse_memory(self.memory)
+        self._check_images()
         self._check_lora()
         if self.num_seqs > self.max_num_batched_tokens:
             raise ValueError(
@@ -131,6 +135,19 @@ class EngineArgs:
             own = [entry.name for entry in fields(self) if entry.name != "scheduler"]
             raise ValueError(f"unknown argument {', '.join(unknown)}; there are {', '.join(sorted(own + known))}")
         self.scheduler_config(max_image_tokens=0)
+
+    def _check_images(self) -> None:
+        limits = self.limit_mm_per_prompt
+        if not isinstance(limits, Mapping) or set(limits) - {"image", "video", "audio"}:
+            raise ValueError(f"limit_mm_per_prompt must be such as {{'image': 2}}, got {limits!r}")
+        for name, most in limits.items():
+            if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+                raise ValueError(f"limit_mm_per_prompt: {name} must be an integer of at least 0, got {most!r}")
+
+    @property
+    def max_images(self) -> int | None:
+        """Most images of one prompt; None: any number."""
+        return self.limit_mm_per_prompt.get("image")
 
     def _check_lora(self) -> None:
         modules, targets = self.lora_modules, self.lora_target_modules

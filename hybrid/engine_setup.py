@@ -63,7 +63,8 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
     device = _device(args.device)
     tokenizer = None if args.skip_tokenizer_init else Tokenizer(args.tokenizer or checkpoint)
     generation_defaults = _generation_defaults(checkpoint)
-    loaded = load(checkpoint, None if args.dtype == "auto" else getattr(torch, args.dtype), device)
+    dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
+    loaded = load(checkpoint, dtype, device, images=args.max_images != 0)
     model, spec = loaded.model, loaded.decoder.spec
     targets = lora_targets(model.lora_targets(), args.lora_target_modules) if args.uses_lora else {}
     adapters = build_store(args, targets) if args.uses_lora else None
@@ -113,7 +114,10 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
         max_model_len=sizes.max_model_len,
         eos_token_ids=eos_token_ids,
         images=images,
-        no_images="the model takes no images"
+        max_images=args.max_images,
+        no_images="limit_mm_per_prompt allows no images"
+        if args.max_images == 0
+        else "the model takes no images"
         if model.vision is None
         else f"{checkpoint} says nowhere how images are to be prepared (it has no preprocessor_config.json)",
     )

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from hybrid.adapters.adapter import Adapter
 from hybrid.adapters.store import AdapterStore
+from hybrid.encoders.images import ImageSource
 from hybrid.frontend.messages import read_conversation
 from hybrid.frontend.prompt import Prompt
 from hybrid.frontend.tokenizer import Tokenizer
@@ -63,6 +64,7 @@ class LLM:
         num_window_blocks: int | None = None,
         num_state_slots: int | None = None,
         encoder_tokens: int | None = None,
+        limit_mm_per_prompt: Mapping[str, int] | None = None,
         enable_lora: bool = False,
         lora_modules: Mapping[str, str | Path] | None = None,
         max_loras: int = 4,
@@ -96,6 +98,7 @@ class LLM:
             num_window_blocks=num_window_blocks,
             num_state_slots=num_state_slots,
             encoder_tokens=encoder_tokens,
+            limit_mm_per_prompt=limit_mm_per_prompt if limit_mm_per_prompt is not None else {},
             enable_lora=enable_lora,
             lora_modules=lora_modules if lora_modules is not None else {},
             max_loras=max_loras,
@@ -227,6 +230,10 @@ class LLM:
         if self._processor.tokenizer is None:
             raise ValueError("there is no tokenizer: skip_tokenizer_init left it out")
         return self._processor.tokenizer
+
+    def num_image_tokens(self, image: ImageSource) -> int:
+        """Tokens of the context that a picture costs. Raises ValueError for one that the model cannot be shown."""
+        return self._processor.num_image_tokens(image)
 
     def get_default_sampling_params(self, max_tokens: int | None = 16) -> SamplingParams:
         """What the checkpoint's `generation_config.json` recommends; greedy where it says do_sample false."""

@@ -11,10 +11,12 @@ from typing import Annotated
 import typer
 from rich.console import Console, RenderableType
 
-from .chat_commands import Leave, run_command
+from .chat_commands import Leave, attach, run_command
 from .chat_session import ChatSession
 from .options import (
     MODEL,
+    AllowedLocalMediaPath,
+    AllowedMediaDomains,
     Device,
     Dtype,
     EnableLora,
@@ -36,6 +38,7 @@ from .options import (
     lora_request,
     one_model,
     open_llm,
+    picture_reader,
     read_anything,
     sampling_params,
 )
@@ -49,6 +52,8 @@ def chat(
     model: Annotated[str | None, typer.Argument(help=f"{MODEL} Default: tiny.")] = None,
     model_option: Annotated[str | None, typer.Option("--model", help="The same, as an option.")] = None,
     image: Images = None,
+    allowed_media_domains: AllowedMediaDomains = None,
+    allowed_local_media_path: AllowedLocalMediaPath = None,
     prompt: Annotated[str | None, typer.Option(help="Answer this one question and leave.")] = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     temperature: Temperature = None,
@@ -72,6 +77,7 @@ def chat(
     """
     read_anything()
     model = one_model(model, model_option)
+    read = picture_reader(allowed_media_domains, allowed_local_media_path)
     loras = lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules)
     llm = open_llm(
         model,
@@ -83,19 +89,22 @@ def chat(
         max_num_seqs=8,
         lora=loras,
     )
-    session = ChatSession(llm, sampling_params(llm, temperature, max_tokens), system or None, lora_request(llm, lora))
+    params = sampling_params(llm, temperature, max_tokens)
+    session = ChatSession(llm, params, read, system or None, lora_request(llm, lora))
     try:
-        for path in image or []:
-            session.attach(path)
+        attached = [attach(session, reference) for reference in image or []]
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None
     try:
+        if prompt is not None or not sys.stdin.isatty():
+            for line in attached:
+                complain(line)
         if prompt is not None:
             failed = not _answer(session, prompt)
         elif sys.stdin.isatty():
             failed = False
-            _dialogue(session, f"{model}: /help lists commands, Ctrl-D leaves", [str(path) for path in image or []])
+            _dialogue(session, [f"{model}: /help lists commands, Ctrl-D leaves", *attached])
         else:
             failed = _pipe(session)
     except BrokenPipeError:
@@ -142,11 +151,11 @@ def _pipe(session: ChatSession) -> bool:
     return failed
 
 
-def _dialogue(session: ChatSession, greeting: str, pictures: list[str]) -> None:
+def _dialogue(session: ChatSession, greeting: list[str]) -> None:
     """Mutates the session: until the user leaves."""
     typed = _line_editor()
     console = Console()
-    for line in (greeting, *(f"attached {path}; it goes with your first message" for path in pictures)):
+    for line in greeting:
         _say(console, line, "dim")
     while True:
         try:

@@ -6,7 +6,7 @@ from .chat_session import ChatSession
 from .stats_table import stats_table
 
 HELP = """\
-/image PATH   attach a picture to the next question
+/image PATH   attach a picture, by path or URL, to the next question
 /clear        forget the conversation
 /system TEXT  start anew under this system message; without TEXT: under none
 /stats        the six pools, and what the prefix cache saved
@@ -16,6 +16,12 @@ HELP = """\
 
 class Leave(Exception):
     """The user wants to go."""
+
+
+def attach(session: ChatSession, reference: str) -> str:
+    """Mutates the session. What to say about it. Raises ValueError."""
+    shown = reference if len(reference) <= 200 else f"{reference[:200]}..."  # a data: URL is the picture itself
+    return f"attached {shown}: {session.attach(reference)} tokens; it goes with your next message"
 
 
 def run_command(session: ChatSession, line: str) -> RenderableType:
@@ -28,8 +34,7 @@ def run_command(session: ChatSession, line: str) -> RenderableType:
         )
         if not path:
             raise ValueError("/image needs the path of a picture")
-        session.attach(path)
-        return f"attached {path}; it goes with your next message"
+        return attach(session, path)
     if name == "/system":
         session.set_system(argument)
         return "new system message; the conversation starts anew" if argument else "no system message any more"

@@ -3,14 +3,11 @@
 A turn enters the history only when its answer is complete, so an interrupted or refused one leaves it as it was.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
-
-from hybrid.encoders.images import load_image
 
 if TYPE_CHECKING:
     from hybrid.llm import LLM
@@ -20,25 +17,32 @@ if TYPE_CHECKING:
 
 
 class ChatSession:
-    """`messages` are complete turns, after the system message where there is one."""
+    """`messages` are complete turns, after the system message where there is one. read: a picture by its path or URL,
+    as `frontend.media.read_picture`."""
 
     def __init__(
         self,
         llm: "LLM",
         params: "SamplingParams",
+        read: Callable[[str], Image.Image],
         system: str | None = None,
         lora_request: "LoRARequest | None" = None,
     ) -> None:
         self._llm = llm
         self._params = params
+        self._read = read
         self._lora_request = lora_request
         self.system = system
         self.messages: list[dict[str, Any]] = []
         self.pictures: list[Image.Image] = []  # go with the next question
 
-    def attach(self, path: str | Path) -> None:
-        """Mutates: the picture goes with the next question. Raises ValueError when it cannot be read."""
-        self.pictures.append(load_image(Path(path).expanduser()))
+    def attach(self, reference: str) -> int:
+        """Mutates: the picture goes with the next question. Returns the tokens that it costs. Raises ValueError for one
+        that cannot be read, or that the model cannot be shown."""
+        picture = self._read(reference)
+        cost = self._llm.num_image_tokens(picture)
+        self.pictures.append(picture)
+        return cost
 
     def clear(self) -> None:
         """Mutates: the conversation starts anew; the system message stays."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import (
+    AllowedLocalMediaPath,
+    AllowedMediaDomains,
     Device,
     Dtype,
     EnableLora,
@@ -30,11 +32,14 @@ from .options import (
     lora_options,
     lora_request,
     open_llm,
+    picture_reader,
     read_anything,
     sampling_params,
 )
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from hybrid.outputs import CompletionOutput, RequestOutput
 
 
@@ -42,6 +47,8 @@ def generate(
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, one per line of a pipe.")] = None,
     model: Model = "tiny",
     image: Images = None,
+    allowed_media_domains: AllowedMediaDomains = None,
+    allowed_local_media_path: AllowedLocalMediaPath = None,
     chat: Annotated[bool, typer.Option("--chat", help="Each prompt is a user's message, not raw text.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     temperature: Temperature = None,
@@ -75,6 +82,7 @@ def generate(
             complain("there is nothing to continue: pass prompts, or pipe in one per line")
             raise typer.Exit(2)
         prompts = [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
+    read = picture_reader(allowed_media_domains, allowed_local_media_path)
     loras = lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules)
     llm = open_llm(
         model,
@@ -92,8 +100,8 @@ def generate(
         llm, temperature, max_tokens, top_p=top_p, top_k=top_k, min_p=min_p, stop=stop or None, n=n
     )
     adapter = lora_request(llm, lora)
-    pictures = [str(path) for path in image or []]
     try:
+        pictures = [read(reference) for reference in image or []]
         if chat:
             outputs = llm.chat([_message(prompt, pictures) for prompt in prompts], params, lora_request=adapter)
         else:
@@ -124,9 +132,9 @@ def generate(
         raise typer.Exit(1)
 
 
-def _message(prompt: str, pictures: list[str]) -> list[dict[str, Any]]:
+def _message(prompt: str, pictures: list["Image.Image"]) -> list[dict[str, Any]]:
     """A conversation of one question."""
-    parts = [*({"type": "image", "image": path} for path in pictures), {"type": "text", "text": prompt}]
+    parts = [*({"type": "image", "image": picture} for picture in pictures), {"type": "text", "text": prompt}]
     return [{"role": "user", "content": parts}]
 
 

@@ -3,15 +3,18 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from io import StringIO, TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from hybrid.llm import LLM
     from hybrid.lora_request import LoRARequest
     from hybrid.sampling_params import SamplingParams
@@ -43,7 +46,13 @@ LoraTargetModules = Annotated[
     list[str] | None, typer.Option(help="Ends of names of modules that adapters may change. Default: all that can be.")
 ]
 Lora = Annotated[str | None, typer.Option(help="The adapter that answers. Default: the first of --lora-modules.")]
-Images = Annotated[list[Path] | None, typer.Option("--image", help="A picture; may be given several times.")]
+Images = Annotated[list[str] | None, typer.Option("--image", help="A path or URL; may be given several times.")]
+AllowedMediaDomains = Annotated[
+    list[str] | None, typer.Option(help="Hosts from which pictures may be fetched. Default: none.")
+]
+AllowedLocalMediaPath = Annotated[
+    str | None, typer.Option(help="The folder below which file: URLs may be read. Default: none.")
+]
 
 
 # Bytes of weights below which a step is so short that threads mostly wait for each other: on two busy cores the bundled
@@ -112,6 +121,18 @@ def open_llm(
             message = str(error)
     complain(message)
     raise typer.Exit(2)
+
+
+def picture_reader(domains: list[str] | None, local_path: str | None) -> Callable[[str], "Image.Image"]:
+    """Reads a picture by its path or URL and raises ValueError; or one sentence and exit code 2."""
+    from hybrid.frontend.media import MediaPolicy, read_picture
+
+    try:
+        policy = MediaPolicy(allowed_domains=domains or (), allowed_local_path=local_path)
+    except ValueError as error:
+        complain(error)
+        raise typer.Exit(2) from None
+    return partial(read_picture, policy=policy)
 
 
 def lora_options(

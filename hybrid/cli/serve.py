@@ -1,13 +1,16 @@
 """`hybrid serve`: the OpenAI-compatible server. Flags are spelled as vLLM spells them."""
 
+import json
 import socket
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .options import (
     MODEL,
+    AllowedLocalMediaPath,
+    AllowedMediaDomains,
     Device,
     Dtype,
     EnableLora,
@@ -55,11 +58,10 @@ def serve(
     max_waiting: Annotated[int | None, typer.Option(min=0, help="Most that wait; more get status 429.")] = None,
     max_body_size: Annotated[int, typer.Option(min=1, help="Bytes of one request's body.")] = 64 * 2**20,
     request_timeout: Annotated[float | None, typer.Option(help="Seconds that one request may take.")] = None,
-    allowed_media_domains: Annotated[
-        list[str] | None, typer.Option(help="Hosts from which pictures may be fetched. Default: none.")
-    ] = None,
-    allowed_local_media_path: Annotated[
-        str | None, typer.Option(help="The folder from which pictures may be read. Default: none.")
+    allowed_media_domains: AllowedMediaDomains = None,
+    allowed_local_media_path: AllowedLocalMediaPath = None,
+    limit_mm_per_prompt: Annotated[
+        str | None, typer.Option(help='{"image": most images of one prompt}; 0 leaves out what sees them.')
     ] = None,
     shutdown_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds that running requests have left after SIGTERM or Ctrl-C.")
@@ -113,9 +115,9 @@ def serve(
         raise typer.Exit(2) from None
     from hybrid.engine_args import EngineArgs
     from hybrid.engine_setup import set_up
+    from hybrid.frontend.media import MediaPolicy
     from hybrid.server.app import ServerOptions, build_server
     from hybrid.server.limits import RequestLimits
-    from hybrid.server.media import MediaPolicy
     from hybrid.server.run import DrainingServer
     from hybrid.vllm_arguments import without_vllm
     from hybrid.warm_up import warm_up
@@ -136,6 +138,7 @@ def serve(
             num_threads=threads if threads is not None else default_threads(model),
             seed=seed,
             enable_prefix_caching=enable_prefix_caching,
+            limit_mm_per_prompt=_json("--limit-mm-per-prompt", limit_mm_per_prompt) if limit_mm_per_prompt else {},
             scheduling_policy=scheduling_policy,  # type: ignore[arg-type]  # checked by it
             **lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules),
         )
@@ -165,6 +168,14 @@ def serve(
         complain(error)
         raise typer.Exit(2) from None
     DrainingServer(build_server(setup, args, options), host=host, port=port, shutdown_timeout=shutdown_timeout).run()
+
+
+def _json(name: str, value: str) -> Any:
+    """Raises ValueError."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError(f"{name} must be JSON, got {value!r}") from None
 
 
 def _check_address(host: str, port: int) -> None:

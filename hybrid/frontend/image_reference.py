@@ -9,6 +9,11 @@ from urllib.request import url2pathname
 from hybrid.encoders.images import ImageSource
 
 
+def is_url(reference: str) -> bool:
+    """Whether it is no path."""
+    return reference.partition(":")[0].lower() in ("data", "file", "ftp", "http", "https") and ":" in reference
+
+
 def resolve_image(source: ImageSource) -> ImageSource:
     """What `encoders.images.load_image` reads. A string without a scheme is a path. Raises ValueError."""
     if not isinstance(source, str | Path):

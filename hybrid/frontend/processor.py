@@ -32,7 +32,7 @@ class PromptTooLongError(ValueError):
 class Processor:
     """Makes prompts for one model. Nothing changes after construction.
 
-    images: None where the model takes none, and no_images says why.
+    images: None where the model takes none, and no_images says why. max_images: of one prompt; None: any number.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Processor:
         max_model_len: int,
         eos_token_ids: Sequence[int] = (),
         images: ImageProcessor | None = None,
+        max_images: int | None = None,
         no_images: str = "the model takes no images",
     ) -> None:
         """Raises ValueError for a tokenizer that cannot write a placeholder."""
@@ -51,6 +52,7 @@ class Processor:
         self._max_model_len = max_model_len
         self._eos_token_ids = np.array(sorted(eos_token_ids), dtype=np.int32)
         self._images = images
+        self._max_images = max_images
         self._no_images = no_images
         if images is not None and tokenizer is not None:
             for token_id in (images.placeholder_id, images.image_token_id):
@@ -61,6 +63,14 @@ class Processor:
     def images(self) -> ImageProcessor | None:
         """What makes pictures ready; None where the model takes none."""
         return self._images
+
+    def num_image_tokens(self, image: ImageSource) -> int:
+        """Tokens that a picture makes a prompt longer by, with those around and between its own. Raises ValueError."""
+        if self._images is None:
+            raise ValueError(self._no_images)
+        processed = self._images(load_image(resolve_image(image)))
+        runs = [run for entry in processed.inputs for run in entry.runs]
+        return len(self._ids(processed)) - len(runs) + sum(runs)
 
     def process(self, prompt: object, add_special_tokens: bool = True) -> Prompt:
         """prompt: text, token ids, or a mapping with "prompt" or "prompt_token_ids" and perhaps "multi_modal_data"
@@ -261,6 +271,8 @@ class Processor:
     def _refuse_images(self, num_images: int) -> None:
         if num_images and self._images is None:
             raise ValueError(f"{self._no_images}, and the prompt brings {num_images}")
+        if self._max_images is not None and num_images > self._max_images:
+            raise ValueError(f"the prompt brings {num_images} images, limit_mm_per_prompt allows {self._max_images}")
 
     def _process(self, sources: Sequence[ImageSource], num_placeholders: int) -> list[ProcessedImage]:
         """The pictures, as many as placeholders. Raises ValueError."""

@@ -4,7 +4,7 @@ Models and encoders do not know each other; here they are put together.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +28,32 @@ class LoadedModel:
     config: Mapping[str, Any]  # the whole `config.json`
 
 
-def load(path: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> LoadedModel:
+def load(
+    path: str | Path,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    images: bool = True,
+) -> LoadedModel:
     """Read a folder or GGUF file. Raises ValueError as `models.loading.open_checkpoint` does.
 
-    dtype None: the checkpoint's own, but float32 on a CPU that is slow in anything shorter.
+    dtype None: the checkpoint's own, but float32 on a CPU that is slow in anything shorter. images: false leaves out
+    what sees them.
     """
     checkpoint = open_checkpoint(path)
+    model = checkpoint.model if images else replace(checkpoint.model, vision=None)
     target = torch.device(device)
     if dtype is None:
         dtype = checkpoint.dtype if target.type != "cpu" or _fast_bfloat16() else torch.float32
     try:
         weights = Weights(checkpoint.tensors, dtype, target)
-        decoder = Decoder(checkpoint.model, weights)
+        decoder = Decoder(model, weights)
         encoder = None
-        if checkpoint.model.vision is not None:
+        if model.vision is not None:
             encoder = family(checkpoint.config["model_type"]).encoder(checkpoint.config, weights)
     finally:
         checkpoint.tensors.close()
-    return LoadedModel(checkpoint.model, decoder, encoder, checkpoint.config)
+    return LoadedModel(model, decoder, encoder, checkpoint.config)
 
 
 def _fast_bfloat16() -> bool:

@@ -12,6 +12,7 @@ from hybrid import __version__
 from hybrid.async_engine import AsyncEngine
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import Setup, default_sampling_params
+from hybrid.frontend.media import MediaFetcher, MediaPolicy
 from hybrid.scheduler.explain import Explanation
 
 from .adapters import Adapters
@@ -21,7 +22,6 @@ from .errors import add_handlers, documented
 from .health import health_router
 from .limits import LimitsMiddleware, RequestLimits
 from .lora import lora_router
-from .media import MediaFetcher, MediaPolicy
 from .metrics import Metrics
 from .models import models_router
 from .observe import EffectiveLimits, observe_router

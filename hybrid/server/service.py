@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from hybrid.adapters.adapter import Adapter
 from hybrid.async_engine import AsyncEngine, RequestStream, Submission
+from hybrid.frontend.media import MediaFetcher
 from hybrid.frontend.prompt import Prompt
 from hybrid.frontend.tokenizer import Tokenizer
 from hybrid.sampling_params import SamplingParams
 
 from .adapters import Adapters
 from .errors import ApiError
-from .media import MediaFetcher
 
 MOST_NAMES = 10  # in one message
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -50,7 +51,8 @@ def picture(tmp_path: Path) -> str:
 
 def test_one_question_gets_one_answer(picture: str) -> None:
     done = run("chat", "--image", picture, "--prompt", "What color is it?", "--memory", "32MiB")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert re.fullmatch(r"attached .*a red square\.png: \d+ tokens; it goes with your next message\n", done.stderr)
     assert done.stdout.strip() and done.stdout.count("\n") == 1
 
 
@@ -104,6 +106,10 @@ def test_bytes_that_are_no_text_do_not_stop_a_pipe() -> None:
         (("no-such-model",), 2, "model 'no-such-model' is neither a folder nor a bundled checkpoint"),
         (("tiny", "--model", "small"), 2, "the model is named twice: 'tiny' and --model 'small'"),
         (("--image", "/no/such.png"), 2, "'/no/such.png' does not exist"),
+        (("--image", "http://example.com/a.png"), 2, "'example.com' is not one of the allowed media domains"),
+        (("--image", "http://localhost/", "--allowed-media-domains", "localhost"), 2, "lead to a public address"),
+        (("--image", "file:///etc/hostname", "--allowed-local-media-path", "/usr"), 2, "may not be read"),
+        (("--allowed-local-media-path", "/no/such"), 2, "allowed_local_path '/no/such' is not a folder"),
         (("--temperature", "nan"), 2, "temperature must be finite"),
         (("--max-tokens", "0"), 2, "max_tokens must be at least 1"),
         (("--memory", "much"), 2, "memory must be a number of bytes"),
@@ -335,7 +341,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_program(terminal: Terminal) -> None:
 
 def test_a_dialogue_with_commands_and_pictures(seeing: Terminal, picture: str) -> None:
     terminal = seeing
-    terminal.expect("it goes with your first message")
+    terminal.expect("tokens; it goes with your next message")
     terminal.expect("> ")
     terminal.send("What color is it?\n")
     terminal.expect("\n")

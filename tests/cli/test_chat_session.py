@@ -1,6 +1,7 @@
 """The history holds complete turns only, whatever happens to an answer."""
 
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from PIL import Image
 
 from hybrid.cli.chat_commands import Leave, run_command
 from hybrid.cli.chat_session import ChatSession
+from hybrid.frontend.media import MediaPolicy, read_picture
 from hybrid.lora_request import LoRARequest
 from hybrid.outputs import CompletionOutput, RequestOutput
 from hybrid.sampling_params import SamplingParams
@@ -21,6 +23,9 @@ class Parrot:
         self.asked: list[Any] = []
         self.closed = 0
         self.error: str | None = None
+
+    def num_image_tokens(self, picture: Image.Image) -> int:
+        return picture.width
 
     def stream_chat(
         self, messages: Any, params: SamplingParams, *, lora_request: LoRARequest | None = None
@@ -49,7 +54,7 @@ def parrot() -> Parrot:
 
 @pytest.fixture
 def session(parrot: Parrot) -> ChatSession:
-    return ChatSession(parrot, SamplingParams(), "Be kind.")  # type: ignore[arg-type]
+    return ChatSession(parrot, SamplingParams(), partial(read_picture, policy=MediaPolicy()), "Be kind.")  # type: ignore[arg-type]
 
 
 def test_turns_are_remembered(session: ChatSession, parrot: Parrot) -> None:
@@ -82,12 +87,30 @@ def test_an_answer_that_fails_leaves_no_trace(session: ChatSession, parrot: Parr
 def test_pictures_go_with_the_next_question_only(session: ChatSession, parrot: Parrot, tmp_path: Path) -> None:
     path = tmp_path / "p.png"
     Image.new("RGB", (2, 2)).save(path)
-    assert "attached" in str(run_command(session, f'/image "{path}"'))
+    assert run_command(session, f'/image "{path}"') == f"attached {path}: 2 tokens; it goes with your next message"
     list(session.ask("what?"))
     assert [part["type"] for part in parrot.asked[-1][-1]["content"]] == ["image", "text"]
     list(session.ask("and now?"))
     assert parrot.asked[-1][-1]["content"] == "and now?"
     assert [part["type"] for part in parrot.asked[-1][1]["content"]] == ["image", "text"]
+
+
+def test_urls_are_read_where_the_policy_lets_them(parrot: Parrot, tmp_path: Path) -> None:
+    for name in ("inside", "outside"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (3, 2)).save(tmp_path / name / "p.png")
+    read = partial(read_picture, policy=MediaPolicy(allowed_local_path=tmp_path / "inside"))
+    session = ChatSession(parrot, SamplingParams(), read)  # type: ignore[arg-type]
+    assert session.attach((tmp_path / "inside" / "p.png").as_uri()) == 3
+    for reference, message in (
+        ((tmp_path / "outside" / "p.png").as_uri(), "may not be read"),
+        ("http://localhost/p.png", "'localhost' is not one of the allowed media domains"),
+        ("ftp://localhost/p.png", "may not be read"),
+        ("data:image/png;base64,AAAA", "is not an image"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            session.attach(reference)
+    assert len(session.pictures) == 1
 
 
 def test_commands_change_the_conversation(session: ChatSession) -> None:

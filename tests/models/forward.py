@@ -21,7 +21,7 @@ from hybrid.models.ops.lora import LoraBatch
 from hybrid.pools.specs import MambaSpec
 
 BLOCK = 4
-MAX_BLOCKS = 50
+MAX_BLOCKS = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,13 +125,18 @@ def test_prompts_are_those_of_the_processor(oracle: Oracle, alone: LLM) -> None:
 
 
 def test_the_blueprint_counts_the_tokens_of_any_picture(loaded: LoadedModel, alone: LLM) -> None:
-    vision = loaded.model.vision
+    """Those of its entries, and the encoder makes as many embeddings."""
+    encoder, vision = loaded.encoder, loaded.model.vision
+    assert encoder is not None
     assert vision is not None
-    for width, height in ((1, 1), (9, 31), (200, 3), (40, 23), (64, 64), (17, 300)):
+    for width, height in ((1, 1), (9, 31), (50, 3), (2, 38), (40, 23), (64, 64)):
         prompt = process(alone, [user(image(5, width, height))])
-        count = prompt.token_ids.tolist().count(vision.image_token_id)
-        assert vision.tokens(width, height) == count
-        assert all(vision.tokens.least <= entry.num_tokens <= vision.tokens.most for entry in prompt.images)
+        counts = [entry.num_tokens for entry in prompt.images]
+        assert vision.tokens(width, height) == sum(counts)
+        assert vision.tokens.least <= min(counts)
+        assert max(counts) <= vision.tokens.most
+        embeddings = encoder([prompt.encoder_inputs[entry.mm_hash] for entry in prompt.images])
+        assert [tuple(entry.shape) for entry in embeddings] == [(count, vision.width) for count in counts]
 
 
 def test_token_ids_with_placeholders_are_expanded_too(oracle: Oracle, alone: LLM) -> None:
@@ -141,8 +146,7 @@ def test_token_ids_with_placeholders_are_expanded_too(oracle: Oracle, alone: LLM
     ids = processor.tokenizer.encode(words, False).token_ids
     prompt = processor.process({"prompt_token_ids": ids, "multi_modal_data": {"image": ONE["image"]}})
     assert prompt.token_ids.tolist().count(oracle.image_token_id) > 3
-    [entry] = prompt.encoder_inputs.values()
-    assert entry.mm_hash == process(alone, FIRST).images[0].mm_hash
+    assert [*prompt.encoder_inputs] == [entry.mm_hash for entry in process(alone, FIRST).images]
 
 
 @pytest.mark.parametrize("chunk", [1000, 23, 7])

@@ -1,11 +1,12 @@
-"""LLaVA's images: features of one or several layers of CLIP or SigLIP through two projections.
+"""LLaVA's images: features of one or several layers of CLIP, SigLIP or Pixtral through two projections.
 Source: `modeling_llava.py`."""
 
 from ...blueprint.config_reader import ConfigReader
 from ...blueprint.model import Model
 from ...blueprint.parts import Shapes, linear
+from ...blueprint.row_tokens import read_row_tokens
 from ...blueprint.towers import Tower, read_tower
-from ...blueprint.vision import FixedTokens, Vision
+from ...blueprint.vision import FixedTokens, ImageTokens, Vision
 from . import image_token_id
 
 TOWERS = ("clip_vision_model", "siglip_vision_model")
@@ -13,13 +14,16 @@ TOWERS = ("clip_vision_model", "siglip_vision_model")
 
 def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model) -> Vision:
     """Tower and projector of a llava checkpoint."""
-    del preprocessor
-    tower = read_tower(config.reader("vision_config"), "clip_vision_model", TOWERS)
-    without_class = config.one_of("vision_feature_select_strategy", ("default", "full"), "default") == "default"
+    tower = read_tower(config.reader("vision_config"), "clip_vision_model", (*TOWERS, "pixtral"))
+    without_first = config.one_of("vision_feature_select_strategy", ("default", "full"), "default") == "default"
+    tokens: ImageTokens = FixedTokens(tower.num_features - without_first)
+    if config.reader("vision_config").get("model_type") == "pixtral":
+        config.refuse("vision_feature_select_strategy", ("full",), "all features of Pixtral are those of patches")
+        tokens = read_row_tokens(preprocessor, tower.patch_size, tower.image_size)
     return Vision(
         tensors=tower.tensors | projector(config, tower, text.decoder.hidden_size),
         image_token_id=image_token_id(config, text, 32000),
-        tokens=FixedTokens(tower.num_features - without_class),
+        tokens=tokens,
         width=text.decoder.hidden_size,
     )
 

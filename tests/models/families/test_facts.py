@@ -89,7 +89,7 @@ FACTS = {
     "LFM2-350M": Facts(full=(6, 8, 64), states=10, state=short_conv(1024, 3)),
     "LFM2-1.2B": Facts(full=(6, 8, 64), states=10, state=short_conv(2048, 3)),
     "LFM2-2.6B": Facts(full=(8, 8, 64), states=22, state=short_conv(2048, 3)),
-    "LFM2-VL-450M": Facts(full=(6, 8, 64), states=10, state=short_conv(1024, 3)),
+    "LFM2-VL-450M": Facts(full=(6, 8, 64), states=10, state=short_conv(1024, 3), image=(256, 1024)),
     # gated delta net beside attention
     "Qwen3-Next-80B-A3B-Instruct": Facts(full=(12, 2, 256), states=36, state=delta_net(16, 128, 32, 128, 4)),
     "Qwen3.5-27B": Facts(full=(16, 4, 256), states=48, state=delta_net(16, 128, 48, 128, 4), image=(16384, 5120)),
@@ -107,8 +107,8 @@ FACTS = {
     "Qwen3-8B": Facts(full=(36, 8, 128)),
     "Qwen2.5-VL-7B-Instruct": Facts(full=(28, 4, 128), image=(16384, 3584)),
     "Qwen3-VL-4B-Instruct": Facts(full=(36, 8, 128), image=(16384, 4 * 2560)),
-    "SmolVLM-256M-Instruct": Facts(full=(30, 3, 64)),
-    "SmolVLM-Instruct": Facts(full=(24, 32, 64)),
+    "SmolVLM-256M-Instruct": Facts(full=(30, 3, 64), image=(64, 576)),
+    "SmolVLM-Instruct": Facts(full=(24, 32, 64), image=(81, 2048)),
 }
 DTYPES = {"bfloat16": 2, "float32": 4, "float8_e4m3fn": 1}
 

@@ -1,4 +1,4 @@
-"""LLaVA: CLIP without its class token, several layers of it, and SigLIP with all features."""
+"""LLaVA: CLIP without its class token, several layers of it, SigLIP with all features, and Pixtral."""
 
 from functools import partial
 from typing import Any
@@ -9,6 +9,8 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 
 from ..case import TEXT, VIT, Case
 from ..tiny_tokenizer import IMAGE, tiny_tokenizer
+from .mistral3 import PIXTRAL
+from .mistral3 import processor as rows
 
 
 def processor(clip: bool, strategy: str) -> ProcessorMixin:
@@ -56,5 +58,15 @@ CASES = {
             image_token_index=IMAGE,
         ),
         partial(processor, False, "full"),
+    ),
+    "Pixtral": Case(
+        LlavaConfig(
+            text_config={**TEXT, "model_type": "mistral", "sliding_window": None},
+            vision_config=PIXTRAL,
+            vision_feature_layer=-1,
+            vision_feature_select_strategy="full",
+            image_token_index=IMAGE,
+        ),
+        partial(rows, 20, 1, ("[IMG_BREAK]", "[IMG_END]")),
     ),
 }

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from hybrid.frontend.media import MediaFetcher, MediaPolicy, is_public
 from hybrid.frontend.messages import read_conversation
-from hybrid.server.media import MediaFetcher, MediaPolicy, is_public
 from tests.server.http import media_host
 
 

@@ -1,7 +1,8 @@
-"""MediaFetcher: the pictures that a client's messages refer to, fetched and decoded, or refused in one sentence.
+"""MediaFetcher: pictures by their URLs, fetched and decoded under a policy, or refused in one sentence.
 
-The only way in which the server comes to a picture: paths and URLs never reach the code that opens them for a local
-user. Knows no route and no tokenizer. Every address is resolved once, checked, and connected to as resolved.
+The only way in which the server comes to a picture, and any program of ours to one that a URL names: paths of a client
+never reach the code that opens them for a local user. Knows no route and no tokenizer. Every address is resolved once,
+checked, and connected to as resolved.
 """
 
 import asyncio
@@ -17,7 +18,8 @@ import httpx
 from PIL import Image
 
 from hybrid.encoders.images import load_image
-from hybrid.frontend.image_reference import brief, resolve_image
+
+from .image_reference import brief, is_url, resolve_image
 
 IMAGE_TYPES = ("image", "image_url", "input_image", "image_pil")
 IMAGE_KEYS = ("image", "image_url", "image_pil", "url", "path")
@@ -223,6 +225,24 @@ class MediaFetcher:
             if len(data) > limit:
                 raise ValueError(f"{asked} is larger than {limit} bytes")
         return bytes(data)
+
+
+def read_picture(reference: str, policy: MediaPolicy) -> Image.Image:
+    """A picture that the user of this machine named: a path, read as it is, or a URL, fetched as a client's would be.
+
+    Needs a thread without an event loop. Raises ValueError.
+    """
+    if not is_url(reference):
+        return load_image(Path(reference).expanduser())
+
+    async def fetch() -> Image.Image:
+        fetcher = MediaFetcher(policy)
+        try:
+            return await fetcher.fetch(reference)
+        finally:
+            await fetcher.aclose()
+
+    return asyncio.run(fetch())
 
 
 async def _all_or_none(fetches: Iterable[Awaitable[Image.Image]]) -> list[Image.Image]:

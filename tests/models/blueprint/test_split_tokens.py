@@ -1,0 +1,67 @@
+"""Tiles of pictures are those that transformers cuts; what an image processor's configuration may say of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers.image_processing_backends import PilBackend
+from transformers.image_utils import SizeDict
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+from hybrid.models.blueprint.config_reader import ConfigReader
+from hybrid.models.blueprint.split_tokens import SplitTokens, read_split_tokens
+
+from .test_scaled_tokens import sizes
+
+PUBLISHED = {"Idefics3-8B": SplitTokens(169, 364, 1456), "SmolVLM2-256M": SplitTokens(64, 512, 2048)}
+
+
+def pixels(width: int, height: int) -> Any:
+    """Of a picture that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype=np.uint8), (3, height, width))
+
+
+@pytest.mark.parametrize(
+    "tokens", [*PUBLISHED.values(), SplitTokens(4, 16, 33), SplitTokens(4, 364, 364), SplitTokens(1, 1000, 5000)]
+)
+def test_tiles_are_those_of_transformers(tokens: SplitTokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PilBackend, "resize", lambda self, image, size, **options: pixels(size.width, size.height))
+    processor: Any = Idefics3ImageProcessorPil()
+    for width, height in sizes(0):
+        image = processor.resize(pixels(width, height), SizeDict(longest_edge=tokens.longest_edge))
+        image = processor.resize_for_vision_encoder(image, tokens.tile)
+        tiles, rows, columns = processor.split_images(image, {"longest_edge": tokens.tile})
+        assert tokens.grid(width, height) == (rows, columns)
+        assert tokens(width, height) == len(tiles) * tokens.most
+        assert {tile.shape for tile in tiles} == {(3, tokens.tile, tokens.tile)}
+
+
+def test_published_counts() -> None:
+    assert PUBLISHED["Idefics3-8B"](1920, 1080) == 169 * 13
+    assert PUBLISHED["SmolVLM2-256M"](1, 10_000) == 64 * 5
+
+
+def read(**keys: Any) -> SplitTokens:
+    return read_split_tokens(ConfigReader(keys, "preprocessor_config.json"), 16, 4, 512)
+
+
+def test_what_is_read() -> None:
+    assert read_split_tokens(None, 14, 2, 364) == PUBLISHED["Idefics3-8B"]
+    assert read() == PUBLISHED["SmolVLM2-256M"]
+    assert read(size={"longest_edge": 512}, max_image_size={"longest_edge": 256}) == SplitTokens(16, 256, 512)
+    whole = read(do_image_splitting=False)
+    assert (whole.longest_edge, whole(4000, 10)) == (None, 64)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"max_image_size": {"longest_edge": 8}}, r"max_image_size\.longest_edge must be between 16 and"),
+        ({"max_image_size": {"longest_edge": 80}}, "a tile of 80 pixels has 5 patches.*no multiple of scale_factor 4"),
+        ({"do_resize": False}, "do_resize is False"),
+        ({"size": {"height": 28, "width": 28}}, r"size\.longest_edge is missing"),
+    ],
+)
+def test_what_cannot_be_is_named(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(**keys)
