@@ -13,6 +13,7 @@ from hybrid.engine_memory import gpu_pool_memory
 from hybrid.lora import lora_targets
 from hybrid.models.blueprint.model import Model
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec, dtype_bytes
+from hybrid.scheduler.config import SchedulerConfig
 
 from .hardware import CPU, Hardware
 from .model_file import weight_bytes
@@ -106,6 +107,11 @@ class Question:
         return image_tokens(self.model, None)
 
     @property
+    def unsplit_images(self) -> bool:
+        """Whether each image is computed as one chunk."""
+        return self.model.vision is not None and self.model.vision.bidirectional
+
+    @property
     def total_tokens(self) -> int:
         """Of a request, the longest one, at its full length."""
         if self.traffic is not None:
@@ -163,6 +169,12 @@ class Question:
                 f"the weights of {self.name} need {-free:,} bytes more than {self.hardware.name} has"
             )
         return gpu_pool_memory(free)
+
+    def scheduler_config(self, args: EngineArgs) -> SchedulerConfig:
+        """As the engine derives it from these arguments and the model's images. Raises ValueError."""
+        encoder = self.spec().encoder
+        least = None if encoder is None else encoder.min_tokens_per_image
+        return args.scheduler_config(self.max_image_tokens, self.unsplit_images, least)
 
     def engine_args(self) -> EngineArgs:
         """For one request, with pools of no size yet. Raises ValueError."""

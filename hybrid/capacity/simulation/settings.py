@@ -36,7 +36,7 @@ OWN = {"split": str, "enable_prefix_caching": bool} | POOLS
 CONFIG = {
     entry.name: entry.type
     for entry in fields(SchedulerConfig)
-    if entry.name not in ("max_num_batched_tokens", "max_image_tokens", "num_draft_tokens")
+    if entry.name not in ("max_num_batched_tokens", "max_image_tokens", "min_image_tokens", "num_draft_tokens")
 }
 KINDS: Mapping[str, Any] = QUESTION | OWN | CONFIG
 SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
@@ -136,8 +136,7 @@ def _engine_model(
         scheduling_policy=values.get("scheduling_policy", made.args.scheduling_policy),
         max_num_seqs=values.get("max_num_seqs", made.args.max_num_seqs),  # a row costs nothing: also more than planned
     )
-    vision = asked.model.vision
-    config = args.scheduler_config(asked.max_image_tokens, vision is not None and vision.bidirectional)
+    config = asked.scheduler_config(args)
     return EngineModel(
         config=config,
         sizes=_sizes(made, args, config, values),

@@ -37,15 +37,13 @@ class Split:
         self.kinds = Kinds.of(self.spec)
         self.shared_prefix = question.shared_prefix
         self._traffic = question.traffic
-        unsplit = question.model.vision is not None and question.model.vision.bidirectional
-        least = None if self.spec.encoder is None else self.spec.encoder.min_tokens_per_image
-        self.config = self.args.scheduler_config(question.max_image_tokens, unsplit, least)
+        self.config = question.scheduler_config(self.args)
         self._positions = question.model.decoder.max_positions
         # What the engine makes of these arguments for one request says the rest: lookahead, window, LoRA units.
         self.shape = self.engine_sizes(replace(self.args, memory=None), HOST_ROOM)
         self.image_entry = min(question.image_tokens, question.max_image_tokens)
         rank = question.rank if question.adapters else 0
-        self.need = Need(question.total_tokens, (self.image_entry,) * question.images, rank, unsplit)
+        self.need = Need(question.total_tokens, (self.image_entry,) * question.images, rank, question.unsplit_images)
         self.batched = question.max_num_batched_tokens
         self.least_chunk = -(-self.batched // MIN_CHUNK_SHARE)
         self.most_seqs = min(question.max_num_seqs or self.batched, self.batched)  # a step has a token for each

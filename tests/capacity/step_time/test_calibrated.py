@@ -213,5 +213,4 @@ def test_another_model_or_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match="is of tiny in float32, not in bfloat16: give --weights-dtype float32, or"):
         made.check_model("tiny", tiny, "bfloat16")
     prints = {name: fingerprint(open_model(path)) for name, path in BY_NAME.items()}
-    assert prints.pop("LFM2-VL-450M") == prints["LFM2-350M"]  # the same decoder beside a vision tower
     assert len(set(prints.values())) == len(prints)
