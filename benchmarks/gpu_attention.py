@@ -37,6 +37,7 @@ class Batch:
 SHORT = (
     Batch("decodes", (9, 40), (1, 1), (4, 2, 16), block=8),
     Batch("decodes, window", (9, 40), (1, 1), (4, 1, 20), window=13, block=8),
+    Batch("one long decode", (599,), (1,), (2, 1, 16)),
     Batch("chunks", (0, 12), (17, 9), (4, 2, 16), block=8),
     Batch("mixed, sinks, cap", (30, 0, 9), (1, 5, 16), (6, 2, 16), window=11, softcap=3.0, sinks=True, block=8),
 )

@@ -1,7 +1,4 @@
-"""Whether an engine by Triton's kernels on the device says what one in plain torch on the CPU says, on tiny checkpoints.
-
-Knows no times.
-"""
+"""Whether an engine by Triton's kernels on a device says what one in plain torch on the CPU says: tiny checkpoints."""
 
 import os
 from collections.abc import Iterator
@@ -31,7 +28,7 @@ CASES = (
     "qwen3_next: every third layer",
     "recurrent_gemma: attention last",
     "lfm2: conv, conv, attention, conv",
-    "falcon_h1: two groups",
+    "falcon_h1: no norm",
 )
 PROMPTS = (3, 9, 21)
 COUNTS = (1, 7, 13)  # tokens of the rows of the batch whose logits are compared

@@ -1,9 +1,10 @@
-"""The short form of `benchmarks/gpu.py`, in Triton's interpreter where there is no GPU, and what its long form needs."""
+"""The short form of `benchmarks/gpu.py`, without a GPU in Triton's interpreter, and what its long form needs."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from benchmarks.gpu_case import Rates, Work, error
 from benchmarks.gpu_models import REAL, RandomTensors, real_model, roofline
 from benchmarks.gpu_same import CASES
 from hybrid.capacity.step_work import StepWork
+from hybrid.models.ops.triton import activation
 from tests.models.families.oracle import all_cases
+from tests.models.triton.test_compiled import kernels
 
 CPU = torch.device("cpu")
 
@@ -48,6 +51,23 @@ def test_long_cases_bear_the_names_that_short_ones_do_not_need() -> None:
     for family in (gpu_attention, gpu_elementwise, gpu_recurrent):
         names = [case.name for case in family.cases(CPU, torch.bfloat16, False)]
         assert len(set(names)) == len(names) >= 8
+
+
+def test_short_cases_launch_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = set()
+    kind: Any = type(activation._activate_and_multiply)  # interpreted or compiled
+    run = kind.run
+
+    def noted(kernel: Any, *args: Any, **options: Any) -> Any:
+        launched.add(kernel.fn.__name__)
+        return run(kernel, *args, **options)
+
+    monkeypatch.setattr(kind, "run", noted)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for family in (gpu_attention, gpu_elementwise, gpu_recurrent):
+        for case in family.cases(device, torch.float32, True):
+            case.make().kernel()
+    assert kernels() <= launched
 
 
 def test_engines_are_compared_on_cases_that_exist() -> None:
