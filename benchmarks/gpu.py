@@ -1,8 +1,8 @@
 """Everything about a GPU in one run of less than 8 minutes: `python -m benchmarks.gpu [--json results.json]`.
 
 1. The rates of the device: copying, and multiplying matrices. 2. Every Triton kernel against its torch reference on
-new random inputs, and its time against its roofline. 3. Engines on tiny checkpoints against the CPU's. 4. Steps of
-models of real shapes with random weights against the weight-and-state roofline. Every part prints as it goes; one that
+new random inputs, and its time against its roofline. 3. Steps of models of real shapes with random weights against the
+weight-and-state roofline. 4. Engines on tiny checkpoints against the CPU's. Every part prints as it goes; one that
 fails does not stop the others, and the exit code says so.
 
 `--short`: parts 2 to 4 in tiny sizes without any time; also on a CPU, in Triton's interpreter.
@@ -25,6 +25,7 @@ from tqdm import tqdm
 if TYPE_CHECKING:
     from .gpu_case import Case, Rates
 
+PARTS = ("kernels", "models", "engines")
 SECONDS = 460.0  # after which nothing new begins
 Entry = dict[str, object]
 
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run all parts. 1 if anything failed or was left out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="tiny sizes, no times; also without a GPU")
-    parser.add_argument("--parts", nargs="+", choices=("kernels", "engines", "models"), default=None)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=None)
     parser.add_argument("--only", default="", help="kernels, checkpoints and models whose names contain this")
     parser.add_argument("--seed", type=int, default=None, help="of the inputs; without it new ones every time")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="nothing new begins after so many")
@@ -80,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = Report(args.seconds)
     torch.manual_seed(seed)
     rates = None if args.short else measured_rates(device, report)
-    parts = args.parts or ("kernels", "engines", "models")
-    for name, part in (("kernels", run_kernels), ("engines", run_engines), ("models", run_models)):
+    parts = args.parts or PARTS
+    for name, part in (("kernels", run_kernels), ("models", run_models), ("engines", run_engines)):
         if name in parts:
             part(device, rates, args.short, args.only, report)
             if args.json is not None:
@@ -109,14 +110,14 @@ def measured_rates(device: torch.device, report: Report) -> "Rates | None":
 
 
 def run_kernels(device: torch.device, rates: "Rates | None", short: bool, only: str, report: Report) -> None:
-    """Every kernel: float32 and bfloat16 in tiny sizes, bfloat16 with times in real ones."""
+    """Every kernel: float32 in tiny sizes, bfloat16 with times in real ones, or in short in tiny ones, too."""
     from . import gpu_attention, gpu_elementwise, gpu_recurrent
     from .gpu_same import ops
 
     found = [
         case
         for is_short in ((True,) if short else (True, False))
-        for dtype in ((torch.float32, torch.bfloat16) if is_short else (torch.bfloat16,))
+        for dtype in ((torch.float32, torch.bfloat16) if short else (torch.float32 if is_short else torch.bfloat16,))
         for family in (gpu_elementwise, gpu_attention, gpu_recurrent)
         for case in family.cases(device, dtype, is_short)
         if only in case.name

@@ -40,7 +40,7 @@ class Operation:
 
 def cases(device: torch.device, dtype: torch.dtype, short: bool) -> list[Case]:
     """Every operation over decodes, over chunks and over both."""
-    mixes = {"steps": (1,) * 3, "mixed": (1, 70, 5)}
+    mixes: dict[str, tuple[int, ...]] = {"steps": (1,) * 3, "mixed": (1, 70, 5)}
     if not short:
         mixes = {"steps": (1,) * 256, "chunks": (4096, 4096), "mixed": (1,) * 31 + (2048,)}
     return [
