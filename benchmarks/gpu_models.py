@@ -1,0 +1,174 @@
+"""Steps of whole models of real shapes: a runner with random weights that are drawn on the device, nobody's files.
+
+A step is what an engine's is without its scheduler: the batch is built and uploaded, the model runs, tokens are sampled
+and come back. Its roofline counts every weight, key, value and state once.
+"""
+
+import gc
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from hybrid.calibration.plans import Plans, request_id
+from hybrid.calibration.shapes import Row, Shape
+from hybrid.capacity.layer_costs import LayerCosts
+from hybrid.capacity.roofline import Assumptions, Roofline
+from hybrid.capacity.step_work import StepWork
+from hybrid.models.blueprint.model import Model
+from hybrid.models.decoder import Decoder
+from hybrid.models.families import read_model
+from hybrid.models.weights import Weights
+from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for
+from hybrid.runner.model_runner import ModelRunner
+from hybrid.sampling_params import SamplingParams
+
+from .gpu_case import Rates
+
+CONFIGS = Path(__file__).parent.parent / "tests/models/families/model_configs"
+REAL = ("Llama-3.1-8B", "gemma-3-4b-it", "Nemotron-H-8B-Base-8K", "granite-4.0-h-tiny", "Falcon-H1-7B")
+BATCHES = (1, 8, 32)
+CONTEXT = 2048  # of each row that decodes
+CHUNK_TOKENS = 8192  # of a step that fills rows, all together, but at most CONTEXT of each
+RUNS, WARM_UPS = 20, 3
+BLOCK_SIZE = 16
+TINY: dict[str, object] = {
+    "model_type": "bamba",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "attn_layer_indices": [1],
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_expand": 2,
+    "torch_dtype": "bfloat16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """seconds: median of a step; least: by the roofline, None without rates."""
+
+    kind: str
+    batch: int
+    tokens: int
+    seconds: float
+    least: float | None
+
+    def values(self) -> dict[str, object]:
+        """For JSON; times are nobody's business in the interpreter."""
+        found: dict[str, object] = {"kind": self.kind, "batch": self.batch, "tokens": self.tokens}
+        if self.least is not None:
+            found |= {"seconds": self.seconds, "roofline_seconds": self.least}
+        return found
+
+
+class RandomTensors:
+    """A TensorSource of about unit gain; speed does not depend on values, but they stay finite."""
+
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self._shapes = model.tensors()
+        self._device = device
+
+    def __getitem__(self, name: str, /) -> torch.Tensor:
+        shape = self._shapes[name]
+        if len(shape) > 1:
+            return torch.randn(shape, device=self._device, dtype=torch.bfloat16).mul_(1 / math.sqrt(shape[-1]))
+        values = torch.rand(shape, device=self._device)
+        return 1 + values / 10 if "norm" in name else values
+
+
+def real_model(name: str) -> Model:
+    """By its configuration; what sees images is left out."""
+    return replace(read_model(json.loads((CONFIGS / f"{name}.json").read_text())), vision=None)
+
+
+def tiny_model() -> Model:
+    """A hybrid for the interpreter."""
+    config: dict[str, Any] = dict(TINY)
+    return read_model(config)
+
+
+def steps(
+    model: Model,
+    device: torch.device,
+    rates: Rates | None,
+    batches: tuple[int, ...] = BATCHES,
+    context: int = CONTEXT,
+    chunk_tokens: int = CHUNK_TOKENS,
+    runs: int = RUNS,
+) -> Iterator[StepTime]:
+    """Decoding and prefill of each batch, one after the other. Logits that are not finite are an error."""
+    decoder = Decoder(model, Weights(RandomTensors(model, device), torch.bfloat16, device))
+    spec, rows = decoder.spec, max(batches)
+    sizes = PoolSizes(
+        num_rows=rows,
+        num_full_blocks=rows * blocks_for(context + 1, BLOCK_SIZE),
+        num_window_blocks=rows * blocks_for(context + 1, BLOCK_SIZE),
+        num_state_slots=rows,
+        encoder_tokens=0,
+        lora_units=0,
+        block_size=BLOCK_SIZE,
+        sliding_window=spec.sliding_window,
+        max_model_len=context + 2,
+    )
+    kinds = Kinds.of(spec)
+    runner = ModelRunner(decoder, sizes, device)
+    plans = Plans(sizes, kinds, decoder.vocab_size)
+    for row in range(rows):
+        runner.add_request(request_id(row), SamplingParams(temperature=0), seed=row)
+    least = None if rates is None else roofline(model, rates)
+    for batch in batches:
+        chunk = min(context, chunk_tokens // batch)
+        # prefill first: decoding then reads what it wrote
+        for kind, each in (("prefill", Row(0, chunk)), ("decode", Row(context - 1))):
+            shape = Shape(kind, (each,) * batch)
+            runner.execute(plans.enter(shape))
+            plan, taken = plans.step(shape), []
+            for _ in range(WARM_UPS + runs):
+                _wait(device)
+                begin = perf_counter()
+                runner.execute(plan)
+                _wait(device)
+                taken.append(perf_counter() - begin)
+            median = sorted(taken[-runs:])[runs // 2]
+            yield StepTime(
+                kind, batch, shape.num_tokens, median, None if least is None else least.seconds(StepWork.of(plan))
+            )
+
+
+def free(device: torch.device) -> None:
+    """Give the memory of the model before to the next one."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def roofline(model: Model, rates: Rates) -> Roofline:
+    """At the measured rates, with nothing for launches and planning."""
+    spec = model.spec("bfloat16")
+    return Roofline(
+        costs=LayerCosts.of(model, spec),
+        spec=spec,
+        weight_bytes=2,
+        computed_bytes=2,
+        operations_per_second=rates.matrix,
+        bytes_per_second=rates.bandwidth,
+        block_size=BLOCK_SIZE,
+        assumptions=Assumptions(compute_share=1, bandwidth_share=1, step_seconds=0, part_seconds=0),
+    )
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
