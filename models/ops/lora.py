@@ -33,9 +33,9 @@ class LoraBatch:
         self._made: list[tuple[torch.Tensor, Ints]] | None = None
         self._planned: TritonLora | None = None
 
-    def select(self, tokens: torch.Tensor) -> LoraBatch:
+    def select(self, tokens: Ints) -> LoraBatch:
         """The same for these tokens [n], in this order."""
-        return LoraBatch(self.units[tokens.numpy(force=True)])
+        return LoraBatch(self.units[tokens])
 
     def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor) -> None:
         """Mutates out [num_tokens, *]: the columns of the site change by what it makes of x [num_tokens, inputs]."""
