@@ -14,7 +14,7 @@ from triton.runtime.jit import JITFunction
 
 from hybrid.models.context import AttentionCache, StateCache
 from hybrid.models.lora_site import LoraSite
-from hybrid.models.ops.triton import activation, norm, rotation
+from hybrid.models.ops.triton import activation, norm, rotation, sampling
 from hybrid.models.ops.triton.attention import TritonAttention
 from hybrid.models.ops.triton.device import LEAST_SHARED_MEMORY
 from hybrid.models.ops.triton.lora import TritonLora
@@ -122,6 +122,8 @@ def main() -> None:
     lora(torch.bfloat16, 5)
     lora(torch.bfloat16, 70)
     lora(torch.float32, 70)
+    for by_weight in (False, True):
+        sampling.threshold(torch.ones(2, 5000), torch.ones(2, dtype=torch.float64), by_weight)
     for kernel in compiled:
         assert kernel.metadata.shared <= LEAST_SHARED_MEMORY, (kernel.name, kernel.metadata)
     print("\n".join(sorted({kernel.name for kernel in compiled})))
