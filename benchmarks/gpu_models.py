@@ -17,9 +17,9 @@ import torch
 
 from hybrid.calibration.plans import Plans, request_id
 from hybrid.calibration.shapes import Row, Shape
-from hybrid.capacity.layer_costs import LayerCosts
-from hybrid.capacity.roofline import Assumptions, Roofline
-from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.step_time.layer_costs import LayerCosts
+from hybrid.capacity.step_time.roofline import Assumptions, Roofline
+from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.models.blueprint.model import Model
 from hybrid.models.decoder import Decoder
 from hybrid.models.families import read_model

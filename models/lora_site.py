@@ -37,6 +37,7 @@ class LoraSite:
         self.table = table
         self._scale, self._order, self._columns, self._expert = scale, order, columns, expert
         self.filled: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)  # [units] whether an adapter changes anything here
+        self.live = torch.zeros(0)  # the same on the device
         self.a = torch.zeros(0)  # [units, 8, inputs]; of a table [units, inputs, 8]
         self.b = torch.zeros(0)  # [units, 8, outputs]
 
@@ -44,6 +45,7 @@ class LoraSite:
         """Mutates: room for this many rank units, all of them empty."""
         shape = (self.inputs, LORA_RANK_UNIT) if self.table else (LORA_RANK_UNIT, self.inputs)
         self.filled = np.zeros(num_units, dtype=np.bool_)
+        self.live = torch.zeros(num_units, dtype=torch.bool, device=device)
         self.a = torch.zeros((num_units, *shape), dtype=dtype, device=device)
         self.b = torch.zeros((num_units, LORA_RANK_UNIT, self.outputs), dtype=dtype, device=device)
 
@@ -60,11 +62,15 @@ class LoraSite:
         a, b = _in_units(a, len(units)), _in_units(b.t(), len(units))
         self.a[units] = (a.mT if self.table else a).to(self.a.dtype)
         self.b[units] = b.to(self.b.dtype)
-        self.filled[units.numpy(force=True)] = True
+        self._set_filled(units, True)
 
     def clear(self, units: torch.Tensor) -> None:
         """Mutates: an adapter that holds these units [n] changes nothing here. What they held is never read."""
-        self.filled[units.numpy(force=True)] = False
+        self._set_filled(units, False)
+
+    def _set_filled(self, units: torch.Tensor, filled: bool) -> None:
+        self.filled[units.numpy(force=True)] = filled
+        self.live[units] = filled
 
 
 def _in_units(ranks: torch.Tensor, units: int) -> torch.Tensor:

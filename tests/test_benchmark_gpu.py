@@ -14,7 +14,7 @@ from benchmarks import gpu_attention, gpu_elementwise, gpu_recurrent
 from benchmarks.gpu_case import Rates, Work, error
 from benchmarks.gpu_models import REAL, RandomTensors, real_model, roofline
 from benchmarks.gpu_same import CASES
-from hybrid.capacity.step_work import StepWork
+from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.models.ops.triton import activation
 from tests.models.families.oracle import all_cases
 from tests.models.triton.test_compiled import kernels

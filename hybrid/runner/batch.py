@@ -39,7 +39,7 @@ class Batch:
     """
 
     context: ForwardContext
-    logit_tokens: torch.Tensor  # [num_logits] int64 into the flat batch
+    logit_tokens: Ints  # [num_logits] into the flat batch
     logit_rows: Ints  # [num_logits]
     logit_positions: Ints  # [num_logits]
     logit_owner: Ints  # [num_logits]
@@ -109,7 +109,7 @@ def build_batch(
     ends = (plan.num_computed_tokens + plan.num_scheduled_tokens)[sampling]
     return Batch(
         context=context,
-        logit_tokens=torch.from_numpy(last[logit_owner] - behind).to(device),
+        logit_tokens=last[logit_owner] - behind,
         logit_rows=plan.rows[sampling][logit_owner],
         logit_positions=ends[logit_owner] - behind,
         logit_owner=logit_owner,

@@ -174,7 +174,8 @@ class ModelRunner:
         if len(batch.logit_rows):
             lora = batch.context.lora
             logits = self._model.compute_logits(
-                hidden.index_select(0, batch.logit_tokens), None if lora is None else lora.select(batch.logit_tokens)
+                hidden.index_select(0, torch.from_numpy(batch.logit_tokens).to(self.device)),
+                None if lora is None else lora.select(batch.logit_tokens),
             )
             mask = _grammar_mask(plan, batch, grammar)
             sampled = sample(logits, batch.logit_rows, batch.logit_positions, mirror, mask)

@@ -5,6 +5,8 @@ A threshold, not a rank: the kept set does not depend on the order in which a so
 
 import torch
 
+from hybrid.models.ops.choice import choose
+
 
 def truncate(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> None:
     """Mutates logits [n, vocab_size] (temperature applied): tokens cut off become -inf; at least one stays.
@@ -16,6 +18,9 @@ def truncate(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min
         floor = logits.amax(dim=-1, keepdim=True) + torch.log(min_p)[:, None]  # log 0 is -inf: keeps all
         logits.masked_fill_(logits < floor, float("-inf"))
     limited = (top_k > 0) & (top_k < logits.shape[1])
+    if choose(logits.device) == "triton":
+        _by_digits(logits, top_k, top_p, limited)
+        return
     if bool(limited.any()):
         kept = torch.where(limited, top_k, 1)
         largest = logits.topk(int(kept.max()), dim=-1).values
@@ -44,3 +49,15 @@ def _top_p_threshold(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
         if count == logits.shape[1] or len(left) == 0:
             break
     return threshold
+
+
+def _by_digits(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, limited: torch.Tensor) -> None:
+    """Mutates logits: top-k and top-p by Triton's kernels."""
+    from hybrid.models.ops.triton.sampling import threshold  # triton is not installed everywhere
+
+    if bool(limited.any()):
+        kth = threshold(logits, torch.where(limited, top_k, 1).double(), False)[:, None]
+        logits.masked_fill_((logits < kth) & limited[:, None], float("-inf"))
+    if bool((top_p < 1).any()):
+        least = threshold(logits, top_p.double(), True)[:, None]
+        logits.masked_fill_((logits < least) & (top_p < 1)[:, None], float("-inf"))

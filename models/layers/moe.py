@@ -98,7 +98,7 @@ class MoE:
         for expert, count in enumerate(counts):
             if count:
                 mine = slice(begin, begin + count)
-                lora = None if step.lora is None else step.lora.select(tokens[mine])
+                lora = None if step.lora is None else step.lora.select(tokens[mine].numpy(force=True))
                 given = self._expert(expert, inputs[tokens[mine]], lora)
                 out.index_add_(0, tokens[mine], given.float() * shares[mine])
                 begin += count

@@ -1,10 +1,13 @@
 """LoraBatch: low-rank changes of a batch's tokens, several adapters and none beside each other.
 
-Tokens are grouped by adapter: two products per adapter and site, whatever the number of requests. A few tokens on a CPU
-go through one compiled kernel that reads each token's rank units where they lie; a GPU's kernel belongs here too.
+Tokens are grouped by adapter: two products per adapter and site, whatever the number of requests. Triton's kernels, or
+for a few tokens on a CPU a compiled one, read rank units where they lie.
 """
 
+from __future__ import annotations
+
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +16,9 @@ from numpy.typing import NDArray
 from ..lora_site import LoraSite
 from . import cpu
 from .choice import choose
+
+if TYPE_CHECKING:  # triton is not installed everywhere
+    from .triton.lora import TritonLora
 
 Ints = NDArray[np.int64]
 KERNEL_TOKENS = 64  # up to so many tokens the kernel, which computes one after the other, is the faster
@@ -25,14 +31,18 @@ class LoraBatch:
         """units [num_tokens, most units of an adapter], on the host."""
         self.units = units
         self._made: list[tuple[torch.Tensor, Ints]] | None = None
+        self._planned: TritonLora | None = None
 
-    def select(self, tokens: torch.Tensor) -> "LoraBatch":
+    def select(self, tokens: Ints) -> LoraBatch:
         """The same for these tokens [n], in this order."""
-        return LoraBatch(self.units[tokens.numpy(force=True)])
+        return LoraBatch(self.units[tokens])
 
     def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor) -> None:
         """Mutates out [num_tokens, *]: the columns of the site change by what it makes of x [num_tokens, inputs]."""
         if not self._concerns(site):
+            return
+        if choose(out.device) == "triton":
+            self._plan(out.device).add(site, x, out)
             return
         if x.dtype != site.a.dtype:
             x = x.to(site.a.dtype)
@@ -51,6 +61,9 @@ class LoraBatch:
         """Mutates out [num_tokens, outputs]: rows of a table that was looked up at token_ids [num_tokens]."""
         if not self._concerns(site):
             return
+        if choose(out.device) == "triton":
+            self._plan(out.device).add_rows(site, token_ids, out)
+            return
         for tokens, units in self._groups(out.device):
             if site.filled[units[0]]:
                 low = site.a[units][:, token_ids[tokens]]  # [units, n, 8]
@@ -67,14 +80,27 @@ class LoraBatch:
     def _used(self) -> Ints:
         return np.unique(self.units[self.units >= 0])
 
+    @cached_property
+    def _adapters(self) -> list[tuple[Ints, Ints]]:
+        """Per adapter: its tokens, and its units."""
+        adapters, owner = np.unique(self.units, axis=0, return_inverse=True)
+        owner = owner.reshape(-1)
+        groups = ((np.flatnonzero(owner == index), units[units >= 0]) for index, units in enumerate(adapters))
+        return [(tokens, used) for tokens, used in groups if len(used)]
+
     def _groups(self, device: torch.device) -> list[tuple[torch.Tensor, Ints]]:
         """Per adapter: its tokens, on the device, and its units. Made once."""
         if self._made is None:
-            adapters, owner = np.unique(self.units, axis=0, return_inverse=True)
-            owner = owner.reshape(-1)
-            groups = ((np.flatnonzero(owner == index), units[units >= 0]) for index, units in enumerate(adapters))
-            self._made = [(torch.from_numpy(tokens).to(device), used) for tokens, used in groups if len(used)]
+            self._made = [(torch.from_numpy(tokens).to(device), units) for tokens, units in self._adapters]
         return self._made
+
+    def _plan(self, device: torch.device) -> TritonLora:
+        """Made once."""
+        if self._planned is None:
+            from .triton.lora import TritonLora
+
+            self._planned = TritonLora.plan(self._adapters, device)
+        return self._planned
 
 
 def compile_kernel(site: LoraSite) -> None:

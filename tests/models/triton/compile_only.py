@@ -6,15 +6,18 @@ import functools
 import math
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from hybrid.models.context import AttentionCache, StateCache
-from hybrid.models.ops.triton import activation, norm, rotation
+from hybrid.models.lora_site import LoraSite
+from hybrid.models.ops.triton import activation, norm, rotation, sampling
 from hybrid.models.ops.triton.attention import TritonAttention
 from hybrid.models.ops.triton.device import LEAST_SHARED_MEMORY
+from hybrid.models.ops.triton.lora import TritonLora
 from hybrid.models.ops.triton.recurrent import TritonRecurrent
 from hybrid.models.ops.workspace import Workspace
 from tests.models.triton.batches import SLOTS, Sizes, make, recurrent_rows
@@ -94,6 +97,20 @@ def recurrent(dtype: torch.dtype, lens: list[int]) -> None:
     run.delta_rule(q, q, v, g, g, cache(4, 128, 128))
 
 
+def lora(dtype: torch.dtype, tokens: int) -> None:
+    """Ranks 16 and 64, at a projection of 4096 hidden units and at a table."""
+    groups = [(np.arange(tokens), np.arange(2)), (np.arange(tokens, 2 * tokens), np.arange(2, 10))]
+    run = TritonLora.plan(groups, CPU)
+    for table in (False, True):
+        site = LoraSite("site", 4096, 4096, table=table)
+        site.allocate(10, dtype, CPU)
+        out = torch.zeros(2 * tokens, 4096, dtype=dtype)
+        if table:
+            run.add_rows(site, torch.zeros(2 * tokens, dtype=torch.int64), out)
+        else:
+            run.add(site, out, out)
+
+
 def main() -> None:
     """Prints the names of the kernels."""
     compiled = compile_only()
@@ -102,6 +119,11 @@ def main() -> None:
     attention(64, torch.float32, [9, 9], [1, 20])
     elementwise(torch.bfloat16)
     recurrent(torch.bfloat16, [1, 70, 20])
+    lora(torch.bfloat16, 5)
+    lora(torch.bfloat16, 70)
+    lora(torch.float32, 70)
+    for by_weight in (False, True):
+        sampling.threshold(torch.ones(2, 5000), torch.ones(2, dtype=torch.float64), by_weight)
     for kernel in compiled:
         assert kernel.metadata.shared <= LEAST_SHARED_MEMORY, (kernel.name, kernel.metadata)
     print("\n".join(sorted({kernel.name for kernel in compiled})))

@@ -58,6 +58,31 @@ def test_logits_in_bfloat16(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> 
     assert errors[0] < 1.5 * errors[1]
 
 
+@pytest.mark.parametrize("oracle", ["gemma4_text: shared caches, per-layer inputs"], indirect=True)
+def test_logits_with_adapters(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two adapters and none in one batch, at every site; tables among them."""
+    schedule = [[1, 1, 5], [1, 4, 2]]
+    decoder = load(oracle.folder, torch.float32).decoder
+    generator = torch.Generator().manual_seed(0)
+    for site in decoder.lora_sites:
+        site.allocate(3, torch.float32, torch.device("cpu"))
+        for units, rank in ((torch.tensor([2]), 5), (torch.tensor([1, 0]), 11)):
+            a = torch.randn(rank, site.inputs, generator=generator)
+            site.write(units, a, 0.02 * torch.randn(site.outputs, rank, generator=generator))
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(2, oracle.vocab_size, count).tolist() for count in np.sum(schedule, axis=0)]
+    results = []
+    for name in ("triton", "torch"):
+        monkeypatch.setenv("HYBRID_OPS", name)
+        results.append(torch.cat(chunked_logits(decoder, rows, schedule, [[2, -1], [-1, -1], [1, 0]])))
+    plain = torch.cat(chunked_logits(decoder, rows, schedule))
+    scale = plain.abs().amax(dim=-1)
+    assert float(((results[0] - results[1]).abs().amax(dim=-1) / scale).max()) < 1e-4
+    counts = np.sum(schedule, axis=0)
+    changed = ((results[0] - plain).abs().amax(dim=-1) / scale > 1e-2).split(counts.tolist())
+    assert [bool(part.any()) for part in changed] == [True, False, True]
+
+
 @pytest.mark.parametrize("oracle", ["gpt_oss: yarn", "recurrent_gemma: attention last"], indirect=True)
 def test_the_engine_says_the_same(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
