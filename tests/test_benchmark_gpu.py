@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu_attention, gpu_elementwise, gpu_recurrent
+from benchmarks import gpu_attention, gpu_elementwise, gpu_lora, gpu_recurrent, gpu_sampling
 from benchmarks.gpu_case import Rates, Work, error
 from benchmarks.gpu_models import REAL, RandomTensors, real_model, roofline
 from benchmarks.gpu_same import CASES
@@ -20,6 +20,7 @@ from tests.models.families.oracle import all_cases
 from tests.models.triton.test_compiled import kernels
 
 CPU = torch.device("cpu")
+FAMILIES = (gpu_attention, gpu_elementwise, gpu_lora, gpu_recurrent, gpu_sampling)
 
 
 def test_the_short_form_holds(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_one_wrong_result_is_an_error(value: float) -> None:
 
 
 def test_long_cases_bear_the_names_that_short_ones_do_not_need() -> None:
-    for family in (gpu_attention, gpu_elementwise, gpu_recurrent):
+    for family in FAMILIES:
         names = [case.name for case in family.cases(CPU, torch.bfloat16, False)]
         assert len(set(names)) == len(names) >= 8
 
@@ -64,7 +65,7 @@ def test_short_cases_launch_every_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(kind, "run", noted)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for family in (gpu_attention, gpu_elementwise, gpu_recurrent):
+    for family in FAMILIES:
         for case in family.cases(device, torch.float32, True):
             case.make().kernel()
     assert kernels() <= launched
