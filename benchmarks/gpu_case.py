@@ -1,5 +1,5 @@
 """Case: one kernel at one size, its torch reference, and what it has to move and to multiply; how errors and times are
-taken. Knows no kernel.
+taken, and whose operations are chosen. Knows no kernel.
 
 The reference computes in float32 from the very inputs of the kernel, so that the error is the kernel's own: a sum that
 was kept in bfloat16 shows.

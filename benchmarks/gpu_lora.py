@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from hybrid.models.context import Ints
 from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.lora import LoraBatch
 from hybrid.models.ops.triton.lora import TritonLora
@@ -109,7 +110,7 @@ def _work(batch: Batch, device: torch.device, dtype: torch.dtype) -> Work:
     )
 
 
-def _site(batch: Batch, units: list[np.ndarray], device: torch.device, dtype: torch.dtype) -> LoraSite:
+def _site(batch: Batch, units: list[Ints], device: torch.device, dtype: torch.dtype) -> LoraSite:
     """With all adapters; results are of about the size of what they change."""
     site = LoraSite("site", batch.inputs, batch.outputs, 0 if batch.table else OFFSET, table=batch.table)
     site.allocate(sum(map(len, units)) + SPARE_UNITS, dtype, device)
