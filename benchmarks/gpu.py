@@ -111,14 +111,14 @@ def measured_rates(device: torch.device, report: Report) -> "Rates | None":
 
 def run_kernels(device: torch.device, rates: "Rates | None", short: bool, only: str, report: Report) -> None:
     """Every kernel: float32 in tiny sizes, bfloat16 with times in real ones, or in short in tiny ones, too."""
-    from . import gpu_attention, gpu_elementwise, gpu_recurrent
-    from .gpu_same import ops
+    from . import gpu_attention, gpu_elementwise, gpu_lora, gpu_recurrent, gpu_sampling
+    from .gpu_case import ops
 
     found = [
         case
         for is_short in ((True,) if short else (True, False))
         for dtype in ((torch.float32, torch.bfloat16) if short else (torch.float32 if is_short else torch.bfloat16,))
-        for family in (gpu_elementwise, gpu_attention, gpu_recurrent)
+        for family in (gpu_elementwise, gpu_attention, gpu_recurrent, gpu_lora, gpu_sampling)
         for case in family.cases(device, dtype, is_short)
         if only in case.name
     ]
@@ -166,14 +166,14 @@ def run_engines(device: torch.device, rates: "Rates | None", short: bool, only: 
 def run_models(device: torch.device, rates: "Rates | None", short: bool, only: str, report: Report) -> None:
     """Steps of decoding and prefill; in short a tiny model, of which only is asked that its logits are finite."""
     from . import gpu_models
-    from .gpu_same import ops
+    from .gpu_case import ops
 
     names = [name for name in (("tiny hybrid",) if short else gpu_models.REAL) if only in name]
     for name in tqdm(names, desc="models", unit="model", leave=False):
 
         def run(name: str = name) -> None:
             if short:
-                found = gpu_models.steps(gpu_models.tiny_model(), device, None, (1, 2), 20, 24, 1)
+                found = gpu_models.steps(gpu_models.tiny_model(), device, None, (2,), 20, 24, 1, warm_ups=0)
             else:
                 found = gpu_models.steps(gpu_models.real_model(name), device, rates)
             for step in found:

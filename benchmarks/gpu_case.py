@@ -1,11 +1,13 @@
 """Case: one kernel at one size, its torch reference, and what it has to move and to multiply; how errors and times are
-taken. Knows no kernel.
+taken, and whose operations are chosen. Knows no kernel.
 
 The reference computes in float32 from the very inputs of the kernel, so that the error is the kernel's own: a sum that
 was kept in bfloat16 shows.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -89,3 +91,16 @@ def error(work: Work) -> float:
 def written(cache: torch.Tensor) -> torch.Tensor:
     """A cache for comparison: what nobody wrote is as equal as anything."""
     return torch.nan_to_num(cache, STALE)
+
+
+@contextmanager
+def ops(name: str) -> Iterator[None]:
+    """HYBRID_OPS, see `hybrid/models/ops/choice.py`."""
+    before = os.environ.get("HYBRID_OPS")
+    os.environ["HYBRID_OPS"] = name
+    try:
+        yield
+    finally:
+        os.environ.pop("HYBRID_OPS")
+        if before is not None:
+            os.environ["HYBRID_OPS"] = before

@@ -107,6 +107,7 @@ def steps(
     context: int = CONTEXT,
     chunk_tokens: int = CHUNK_TOKENS,
     runs: int = RUNS,
+    warm_ups: int = WARM_UPS,
 ) -> Iterator[StepTime]:
     """Decoding and prefill of each batch, one after the other. Logits that are not finite are an error."""
     decoder = Decoder(model, Weights(RandomTensors(model, device), torch.bfloat16, device))
@@ -135,7 +136,7 @@ def steps(
             shape = Shape(kind, (each,) * batch)
             runner.execute(plans.enter(shape))
             plan, taken = plans.step(shape), []
-            for _ in range(WARM_UPS + runs):
+            for _ in range(warm_ups + runs):
                 _wait(device)
                 begin = perf_counter()
                 runner.execute(plan)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu_attention, gpu_elementwise, gpu_recurrent
+from benchmarks import gpu_attention, gpu_elementwise, gpu_lora, gpu_recurrent, gpu_sampling
+from benchmarks.gpu import main
 from benchmarks.gpu_case import Rates, Work, error
 from benchmarks.gpu_models import REAL, RandomTensors, real_model, roofline
 from benchmarks.gpu_same import CASES
@@ -20,17 +21,35 @@ from tests.models.families.oracle import all_cases
 from tests.models.triton.test_compiled import kernels
 
 CPU = torch.device("cpu")
+FAMILIES = (gpu_attention, gpu_elementwise, gpu_lora, gpu_recurrent, gpu_sampling)
 
 
-def test_the_short_form_holds(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    program = [sys.executable, "-m", "benchmarks.gpu", "--short", "--json", str(path)]
-    done = subprocess.run(program, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_kernels_hold_and_every_one_is_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = set()
+    kind: Any = type(activation._activate_and_multiply)  # interpreted or compiled
+    run = kind.run
+
+    def noted(kernel: Any, *args: Any, **options: Any) -> Any:
+        launched.add(kernel.fn.__name__)
+        return run(kernel, *args, **options)
+
+    monkeypatch.setattr(kind, "run", noted)
+    assert short_form(tmp_path, "kernels") == {"kernels"}
+    assert kernels() <= launched
+
+
+def test_models_and_engines_hold(tmp_path: Path) -> None:
+    assert short_form(tmp_path, "models", "engines") == {"models", "engines"}
+
+
+def short_form(folder: Path, *parts: str) -> set[str]:
+    """The parts that it has results of; all hold, and none has a time."""
+    path = folder / "results.json"
+    assert main(["--short", "--parts", *parts, "--json", str(path)]) == 0
     entries = json.loads(path.read_text())["entries"]
-    assert {entry["part"] for entry in entries} == {"kernels", "engines", "models"}
     assert all(entry["ok"] for entry in entries)
     assert not any("seconds" in entry for entry in entries)
+    return {entry["part"] for entry in entries}
 
 
 def test_what_is_left_out_is_no_success() -> None:
@@ -48,26 +67,9 @@ def test_one_wrong_result_is_an_error(value: float) -> None:
 
 
 def test_long_cases_bear_the_names_that_short_ones_do_not_need() -> None:
-    for family in (gpu_attention, gpu_elementwise, gpu_recurrent):
+    for family in FAMILIES:
         names = [case.name for case in family.cases(CPU, torch.bfloat16, False)]
         assert len(set(names)) == len(names) >= 8
-
-
-def test_short_cases_launch_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = set()
-    kind: Any = type(activation._activate_and_multiply)  # interpreted or compiled
-    run = kind.run
-
-    def noted(kernel: Any, *args: Any, **options: Any) -> Any:
-        launched.add(kernel.fn.__name__)
-        return run(kernel, *args, **options)
-
-    monkeypatch.setattr(kind, "run", noted)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for family in (gpu_attention, gpu_elementwise, gpu_recurrent):
-        for case in family.cases(device, torch.float32, True):
-            case.make().kernel()
-    assert kernels() <= launched
 
 
 def test_engines_are_compared_on_cases_that_exist() -> None:
