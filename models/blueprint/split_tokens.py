@@ -61,8 +61,8 @@ def read_split_tokens(preprocessor: ConfigReader | None, patch_size: int, scale:
     per_side = tile // patch_size
     if per_side % scale:
         raise ValueError(
-            f"a tile of {tile} pixels has {per_side} patches of {patch_size} pixels per side, which is no multiple of "
-            f"scale_factor {scale}"
+            f"config.scale_factor {scale} does not divide the {per_side} patches of {patch_size} pixels that a side of "
+            f"{tile} pixels has"
         )
     longest = 4 * tile
     if "size" in preprocessor:

@@ -106,7 +106,7 @@ def test_bytes_that_are_no_text_do_not_stop_a_pipe() -> None:
         (("no-such-model",), 2, "model 'no-such-model' is neither a folder nor a bundled checkpoint"),
         (("tiny", "--model", "small"), 2, "the model is named twice: 'tiny' and --model 'small'"),
         (("--image", "/no/such.png"), 2, "'/no/such.png' does not exist"),
-        (("--image", "http://example.com/a.png"), 2, "'example.com' is not one of the allowed media domains"),
+        (("--image", "http://example.com/a.png"), 2, "'example.com' is none of --allowed-media-domains"),
         (("--image", "http://localhost/", "--allowed-media-domains", "localhost"), 2, "lead to a public address"),
         (("--image", "file:///etc/hostname", "--allowed-local-media-path", "/usr"), 2, "may not be read"),
         (("--allowed-local-media-path", "/no/such"), 2, "allowed_local_path '/no/such' is not a folder"),

@@ -104,7 +104,7 @@ def test_urls_are_read_where_the_policy_lets_them(parrot: Parrot, tmp_path: Path
     assert session.attach((tmp_path / "inside" / "p.png").as_uri()) == 3
     for reference, message in (
         ((tmp_path / "outside" / "p.png").as_uri(), "may not be read"),
-        ("http://localhost/p.png", "'localhost' is not one of the allowed media domains"),
+        ("http://localhost/p.png", "'localhost' is none of --allowed-media-domains"),
         ("ftp://localhost/p.png", "may not be read"),
         ("data:image/png;base64,AAAA", "is not an image"),
     ):

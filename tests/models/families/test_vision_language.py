@@ -74,7 +74,8 @@ def test_an_image_is_refused_where_nothing_says_how_to_prepare_it(llava: Oracle)
 
 
 def whole(**keys: Any) -> dict[str, Any]:
-    return {"model_type": "idefics3", "text_config": LLAMA, "vision_config": {}, **keys}
+    tower = {"image_size": 64, "patch_size": 32}
+    return {"model_type": "idefics3", "text_config": LLAMA, "vision_config": tower, "image_token_id": 3, **keys}
 
 
 def test_keys_of_the_whole_count_for_the_decoder() -> None:
