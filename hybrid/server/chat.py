@@ -30,6 +30,7 @@ from .chat_protocol import (
     MessageToolCall,
 )
 from .errors import ApiError
+from .event_stream import DESCRIBED_EVENTS
 from .logprobs import chat_logprobs
 from .protocol import Usage
 from .request_ids import request_id_of
@@ -211,7 +212,7 @@ def chat_router(service: Service) -> APIRouter:
             200: {
                 "description": "The answer; with stream, events that each hold a chunk, then [DONE].",
                 "model": ChatCompletion,
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "content": DESCRIBED_EVENTS,
             }
         },
     )

@@ -14,6 +14,7 @@ from hybrid.outputs import RequestOutput
 from .answering import Answering, openai_reason, usage_of
 from .completion_protocol import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from .errors import ApiError
+from .event_stream import DESCRIBED_EVENTS
 from .logprobs import completion_logprobs, num_characters
 from .protocol import MOST_ANSWERS, Usage
 from .request_ids import request_id_of
@@ -154,7 +155,7 @@ def completions_router(service: Service) -> APIRouter:
             200: {
                 "description": "The answer; with stream, events that each hold a part of it, then [DONE].",
                 "model": Completion,
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "content": DESCRIBED_EVENTS,
             }
         },
     )

@@ -12,6 +12,12 @@ from .errors import ClientGoneError, as_api_error
 
 T = TypeVar("T")
 
+# Of each event, as OpenAPI before 3.2 has it.
+DESCRIBED_EVENTS = {
+    "text/event-stream": {
+        "schema": {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+    }
+}
 DONE = b"data: [DONE]\n\n"
 
 

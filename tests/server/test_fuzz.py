@@ -80,3 +80,13 @@ def test_without_a_body(schema: schemathesis.BaseSchema, method: str, path: str)
 @pytest.mark.parametrize(("method", "path"), WITH_BODY)
 def test_with_a_body(schema: schemathesis.BaseSchema, method: str, path: str, mode: GenerationMode) -> None:
     fuzz(schema[path][method].as_strategy(mode), max_examples=60)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})],
+)
+def test_events_are_described(schema: schemathesis.BaseSchema, path: str, asked: dict[str, Any]) -> None:
+    """Which the cases above hardly ever ask for."""
+    case = schema[path]["POST"].Case(body={**asked, "stream": True}, media_type="application/json")
+    case.call_and_validate(checks=CHECKS)
