@@ -5,15 +5,27 @@ A turn enters the history only when its answer is complete, so an interrupted or
 
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from PIL import Image
 
 if TYPE_CHECKING:
-    from hybrid.llm import LLM
     from hybrid.lora_request import LoRARequest
+    from hybrid.outputs import RequestOutput
     from hybrid.sampling_params import SamplingParams
     from hybrid.scheduler.stats import SchedulerStats
+
+
+class ChatModel(Protocol):
+    """What a session asks of an `LLM`."""
+
+    def num_image_tokens(self, image: Image.Image, /) -> int: ...
+
+    def stream_chat(
+        self, messages: Any, sampling_params: "SamplingParams", /, *, lora_request: "LoRARequest | None" = None
+    ) -> Generator["RequestOutput", None, None]: ...
+
+    def stats(self) -> "SchedulerStats": ...
 
 
 class ChatSession:
@@ -22,7 +34,7 @@ class ChatSession:
 
     def __init__(
         self,
-        llm: "LLM",
+        llm: ChatModel,
         params: "SamplingParams",
         read: Callable[[str], Image.Image],
         system: str | None = None,

@@ -14,6 +14,7 @@ from hybrid.frontend.media import MediaPolicy, read_picture
 from hybrid.lora_request import LoRARequest
 from hybrid.outputs import CompletionOutput, RequestOutput
 from hybrid.sampling_params import SamplingParams
+from hybrid.scheduler.stats import SchedulerStats
 
 
 class Parrot:
@@ -26,6 +27,9 @@ class Parrot:
 
     def num_image_tokens(self, picture: Image.Image) -> int:
         return picture.width
+
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(0, 0, 0, 0.0, 0, 0, 0, 0, 0)
 
     def stream_chat(
         self, messages: Any, params: SamplingParams, *, lora_request: LoRARequest | None = None
@@ -54,7 +58,7 @@ def parrot() -> Parrot:
 
 @pytest.fixture
 def session(parrot: Parrot) -> ChatSession:
-    return ChatSession(parrot, SamplingParams(), partial(read_picture, policy=MediaPolicy()), "Be kind.")  # type: ignore[arg-type]
+    return ChatSession(parrot, SamplingParams(), partial(read_picture, policy=MediaPolicy()), "Be kind.")
 
 
 def test_turns_are_remembered(session: ChatSession, parrot: Parrot) -> None:
@@ -100,7 +104,7 @@ def test_urls_are_read_where_the_policy_lets_them(parrot: Parrot, tmp_path: Path
         (tmp_path / name).mkdir()
         Image.new("RGB", (3, 2)).save(tmp_path / name / "p.png")
     read = partial(read_picture, policy=MediaPolicy(allowed_local_path=tmp_path / "inside"))
-    session = ChatSession(parrot, SamplingParams(), read)  # type: ignore[arg-type]
+    session = ChatSession(parrot, SamplingParams(), read)
     assert session.attach((tmp_path / "inside" / "p.png").as_uri()) == 3
     for reference, message in (
         ((tmp_path / "outside" / "p.png").as_uri(), "may not be read"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from transformers.image_processing_backends import TorchvisionBackend
+from transformers.image_processing_backends import TorchvisionBackend  # before there seems to be a torchvision
 
 _V2 = "torchvision.transforms.v2"
 _MISSING = ("torchvision", "torchvision.transforms", _V2, f"{_V2}.functional")
@@ -37,10 +37,9 @@ def _original() -> Any:
 Original: Any = _original()
 
 
-Backend: Any = TorchvisionBackend
+class _Pillow:
+    """What the original's backend would do with torchvision."""
 
-
-class _Pillow(Backend):  # type: ignore[misc]
     def process_image(self, image: Image.Image, **options: Any) -> torch.Tensor:
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
@@ -54,5 +53,7 @@ class _Pillow(Backend):  # type: ignore[misc]
         return (image - means) / stds
 
 
-class Lfm2VlImageProcessor(Original, _Pillow):  # type: ignore[misc]
-    pass
+# Behind the original, before its backend: what the original overrides stays.
+Lfm2VlImageProcessor: Any = type(
+    "Lfm2VlImageProcessor", (Original, type("_PillowBackend", (_Pillow, TorchvisionBackend), {})), {}
+)

@@ -96,7 +96,8 @@ def tokens(outputs: Sequence[RequestOutput]) -> list[tuple[int, ...]]:
 
 def num_encoded(llm: LLM) -> int:
     """Images so far, those that were encoded again counted again."""
-    encoded: int = llm.engine._runner.num_encoded_images  # type: ignore[attr-defined]
+    runner: Any = llm.engine._runner
+    encoded: int = runner.num_encoded_images
     return encoded
 
 
