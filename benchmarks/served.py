@@ -86,12 +86,12 @@ async def _serve_all(
         new = arrival.prompt if earlier is None else arrival.prompt[-1:]  # a later turn brings one message
         tokens = token_ids(new, vocab_size=setup.processor.vocab_size)
         prompt = tokens if earlier is None else np.concatenate((earlier, tokens))
-        arrivals[index] = time
         one = Submission(
             request_id=str(index),
             prompt=Prompt(None, prompt, resume_hints=arrival.hints),
             params=replace(params, max_tokens=arrival.output.length, ignore_eos=True),
         )
+        arrivals[index] = perf_counter()
         stream = await engine.submit([one])
         [output] = await stream.outputs()
         bar.update()

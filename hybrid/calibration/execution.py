@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from hybrid.capacity.step_time.fitting import Measured
-from hybrid.capacity.step_time.step_work import StepWork
+from hybrid.capacity.step_time.step_work import RecentSizes, StepWork
 from hybrid.encoders.inputs import EncoderInput
 from hybrid.models.context import AttentionCache
 from hybrid.pools.sizing import Kinds
@@ -35,6 +35,7 @@ class Execution:
         """params: of every row. images: see `Plans`. Mutates the runner: its requests enter."""
         self._runner = runner
         self._plans = Plans(runner.sizes, kinds, vocab_size, images)
+        self._sizes = RecentSizes()
         for row in range(runner.sizes.num_rows):
             brought = {} if row else {image.mm_hash: image for image in images}
             runner.add_request(request_id(row), params, brought, seed=row)
@@ -46,52 +47,54 @@ class Execution:
 
     def measure(self, shapes: list[Shape], seconds: float) -> list[Measured]:
         """Runs round after round over the shapes, for about so many seconds in all; chunks have another length in each.
-        Shapes that take too long are left out. The smallest comes first in the list. Mutates rows and caches, shows a
-        progress bar."""
+        What comes again is measured apart from what is new. Shapes that take too long are left out. Mutates rows and
+        caches, shows a progress bar."""
         self._fill(shapes)
         begin = perf_counter()
         sizes, durations = self._explore(shapes, seconds * LARGEST_SHARE)
         within = [shape for shape in shapes if shape.num_tokens < 2 * sizes[-1]]
         order = sorted(range(len(within)), key=lambda index: -_coarse(within, index))
-        taken: dict[Shape, list[tuple[float, Shape]]] = {}  # seconds, and what really ran
+        taken: dict[tuple[Shape, bool], list[Measured]] = {}
         whole = round(seconds)
         with tqdm(total=whole, desc="step times", unit="s") as bar:
             for turn, index in product(range(MOST_RUNS), order):
                 shape = within[index]
-                expected = durations[min(bisect_left(sizes, shape.num_tokens), len(sizes) - 1)]
+                expected = sum(durations[min(bisect_left(sizes, shape.num_tokens), len(sizes) - 1)])
                 anyway = turn == 0 and _coarse(within, index) == COARSE
                 if anyway or perf_counter() - begin + expected <= seconds:
-                    run = shape.shortened(turn)
-                    taken.setdefault(shape, []).append((self._run(run), run))
+                    for one in self._run(shape.shortened(turn)):
+                        taken.setdefault((shape, one.work.new_num_tokens), []).append(one)
                     bar.update(min(round(perf_counter() - begin), whole) - bar.n)
             bar.update(whole - bar.n)
-        medians = (sorted(runs, key=lambda run: run[0])[len(runs) // 2] for runs in taken.values())
-        return [Measured(StepWork.of(self._plans.step(shape)), taking, shape.kind) for taking, shape in medians]
+        return [sorted(runs, key=lambda run: run.seconds)[len(runs) // 2] for runs in taken.values()]
 
-    def _explore(self, shapes: list[Shape], most: float) -> tuple[list[int], list[float]]:
-        """Numbers of tokens, each at least twice the one before, and about how long steps of so many take, up to the
-        first that takes `most` seconds. What is compiled is compiled then. Mutates rows and caches."""
+    def _explore(self, shapes: list[Shape], most: float) -> tuple[list[int], list[list[float]]]:
+        """Numbers of tokens, each at least twice the one before, and about how long steps of so many take, when they
+        are new and again, up to the first that takes `most` seconds. What is compiled is compiled then. Mutates rows
+        and caches."""
         sizes: list[int] = []
-        durations: list[float] = []
+        durations: list[list[float]] = []
         for shape in shapes:
             if len(shape.rows) == 1 and (not sizes or shape.num_tokens >= 2 * sizes[-1]):
+                self._run(shape)
                 sizes.append(shape.num_tokens)
-                durations.append(min(self._run(shape), self._run(shape)))
-                if durations[-1] > most:
+                durations.append([one.seconds for one in self._run(shape)])
+                if max(durations[-1]) > most:
                     break
         return sizes, durations
 
-    def _run(self, shape: Shape) -> float:
-        """Seconds of one execution."""
+    def _run(self, shape: Shape) -> list[Measured]:
+        """Two executions. Of the first the number of tokens may be new to the runner."""
         self._runner.execute(self._plans.enter(shape))
+        return [self._timed(shape), self._timed(shape)]
+
+    def _timed(self, shape: Shape) -> Measured:
         plan = self._plans.step(shape)
-        if shape.num_tokens == len(shape.rows):  # decodes of as many rows follow one another, and what is cached helps
-            self._runner.execute(plan)
         self._wait()
         begin = perf_counter()
         self._runner.execute(plan)
         self._wait()
-        return perf_counter() - begin
+        return Measured(StepWork.of(plan, self._sizes), perf_counter() - begin, shape.kind)
 
     def _wait(self) -> None:
         if self._runner.device.type == "cuda":

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from hybrid.capacity.step_time.step_work import StepWork
+from hybrid.capacity.step_time.step_work import RecentSizes, StepWork
 from hybrid.encoders.inputs import EncoderInput
 from hybrid.engine import Runner
 from hybrid.grammar.backend import Masks
@@ -29,6 +29,7 @@ class TimedRunner:
     def __init__(self, runner: Runner) -> None:
         self.executed: list[Executed] = []
         self._runner = runner
+        self._sizes = RecentSizes()
 
     def add_request(
         self,
@@ -47,5 +48,5 @@ class TimedRunner:
     def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
         begin = perf_counter()
         output = self._runner.execute(plan, grammar)
-        self.executed.append(Executed(StepWork.of(plan), begin, perf_counter()))
+        self.executed.append(Executed(StepWork.of(plan, self._sizes), begin, perf_counter()))
         return output

@@ -17,7 +17,7 @@ from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 from hybrid.scheduler.request import ImageInput, NewRequest
 from hybrid.scheduler.scheduler import Scheduler
 
-from ..step_time.step_work import AdaptedRows, StepWork
+from ..step_time.step_work import AdaptedRows, RecentSizes, StepWork
 from ..workload.segments import Segment, token_ids
 from ..workload.workload import Workload
 from .answers import Answers
@@ -89,7 +89,7 @@ class Simulation:
         self._journal = Journal(workload, conditions.warmup)
         self._answers = Answers(engine.sizes.num_rows)
         self._adapters = HostAdapters(engine.lora_bytes_per_unit, lambda: self.now)
-        self._adapted_rows = AdaptedRows(engine.sizes.num_rows)
+        self._recent_sizes, self._adapted_rows = RecentSizes(), AdaptedRows(engine.sizes.num_rows)
         self._recorder = Recorder(self.scheduler, self._arrivals.last_opening / SAMPLES)
         self._in_flight: deque[_Flight] = deque()
         self._outputs: dict[int, Segment] = {}  # of requests that wait for their first plan
@@ -179,7 +179,7 @@ class Simulation:
         if self.now >= self._recorder.due:
             self._stopped = self._why_stop(self._recorder.sample(self.now))
         slots, tokens = self._answers.sample(plan)
-        seconds = self._engine.step_time.seconds(StepWork.of(plan, self._adapted_rows.follow(plan)))
+        seconds = self._engine.step_time.seconds(StepWork.of(plan, self._recent_sizes, self._adapted_rows))
         self.now += seconds
         self._totals.steps += 1
         self._totals.busy += seconds

@@ -5,7 +5,7 @@ Coefficients are seconds, none is negative.
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .step_work import StepWork
 from .tally import Tally, Window
@@ -16,6 +16,7 @@ TERMS = (
     "with_decodes", "decode", "with_chunks", "chunk", "chunk_token", "chunk_block", "mixed", "new_row",
     "with_snapshots", "snapshot", "with_state_copies", "state_copy", "with_block_copies", "block_copy",
     "with_images", "image_token", "adapter", "adapted_unit", "loaded_unit",
+    "new_num_tokens", "new_num_sampled",
 )  # fmt: skip
 WINDOW_TERMS = ("decode_key", "chunk_pair", "chunk_key")
 MOST_SECONDS = 1e6  # of one coefficient; times of a simulation stay numbers
@@ -76,6 +77,20 @@ class ExecutionTime:
         vector += [entry[name] for entry in self.attention for name in WINDOW_TERMS]
         object.__setattr__(self, "_vector", tuple(vector))
 
+    def scaled(self, factor: float) -> "ExecutionTime":
+        """All of it takes `factor` times as long."""
+
+        def longer(curve: Curve) -> Curve:
+            return replace(curve, seconds=tuple(factor * value for value in curve.seconds))
+
+        return replace(
+            self,
+            tokens=longer(self.tokens),
+            logits=longer(self.logits),
+            terms={name: factor * value for name, value in self.terms.items()},
+            attention=tuple({name: factor * value for name, value in entry.items()} for entry in self.attention),
+        )
+
     def seconds(self, work: StepWork) -> float:
         """Of one execution."""
         tally = Tally.of(work, self.windows)
@@ -115,6 +130,8 @@ def amounts(work: StepWork, tally: Tally) -> tuple[float, ...]:
         len(work.adapted),
         sum(adapted.num_tokens * adapted.units for adapted in work.adapted) if work.adapted else 0,
         work.loaded_units,
+        work.new_num_tokens,
+        work.new_num_sampled,
     )
     if not chunks:
         return first + tuple(amount for keys in tally.decode_keys for amount in (keys, 0, 0))

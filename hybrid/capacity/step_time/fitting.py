@@ -18,6 +18,8 @@ from .tally import Tally, Window
 APART = 1.3  # neighbouring points of a curve differ by at least this factor
 OUTLIERS = 3.0  # intervals of the engine this many times as long as fitted were something else: they do not count
 PASSES = 3
+SERVED = 4.0
+STRANGE = 0.01  # of the served steps, at either end
 
 Floats = NDArray[np.float64]
 
@@ -34,16 +36,19 @@ class Measured:
 def fit_execution(
     measured: Sequence[Measured], windows: tuple[Window, ...], served: Sequence[Measured] = ()
 ) -> ExecutionTime:
-    """served: executions in an engine that serves, where other work comes between them; together they count as much as
-    the others, but for the strangest tenth. Raises ValueError where no step has a token, or none samples."""
+    """served: executions in an engine that serves, where other work comes between them, as in what is predicted. All
+    but the strangest weigh SERVED times as much as the others, which tell the terms apart, and in sum they take as long
+    as they took. Raises ValueError where no step has a token, or none samples."""
     first = _fit(measured, windows, np.ones(len(measured)))
     if not served:
         return first
     ratios = np.array([entry.seconds / first.seconds(entry.work) for entry in served])
-    low, high = np.percentile(ratios, (5, 95))
+    low, high = np.percentile(ratios, (100 * STRANGE, 100 - 100 * STRANGE))
     usual = [entry for entry, ratio in zip(served, ratios) if low <= ratio <= high]
-    weights = np.full(len(usual), (len(measured) / len(usual)) ** 0.5)
-    return _fit([*measured, *usual], windows, np.concatenate((np.ones(len(measured)), weights)))
+    weights = np.full(len(usual), SERVED * (len(measured) / len(usual)) ** 0.5)
+    fitted = _fit([*measured, *usual], windows, np.concatenate((np.ones(len(measured)), weights)))
+    # What disturbs a step makes it longer, so that relative errors are least below the mean; queues feel the mean.
+    return fitted.scaled(sum(entry.seconds for entry in usual) / sum(fitted.seconds(entry.work) for entry in usual))
 
 
 def _fit(measured: Sequence[Measured], windows: tuple[Window, ...], weights: Floats) -> ExecutionTime:

@@ -73,11 +73,11 @@ def test_adapters_of_rows_are_remembered() -> None:
         start = 100 * ord(name)
         made.add(NewRequest(name, np.arange(start, start + 4, dtype=np.int32), max_tokens=3, adapter=adapter))
     first = planned(made)
-    work = StepWork.of(first, rows.follow(first))
+    work = StepWork.of(first, rows=rows)
     assert sorted(work.adapted, key=lambda group: group.units) == [Adapted(4, 1), Adapted(8, 2)]
     assert work.loaded_units == 3
     commit(made, first)
     second = planned(made)
-    work = StepWork.of(second, rows.follow(second))
+    work = StepWork.of(second, rows=rows)
     assert sorted(work.adapted, key=lambda group: group.units) == [Adapted(1, 1), Adapted(2, 2)]
     assert work.loaded_units == 0
