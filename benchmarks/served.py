@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from hybrid.async_engine import AsyncEngine, Submission
+from hybrid.calibration.timed_runner import Executed, TimedRunner
 from hybrid.capacity.workload.segments import token_ids
 from hybrid.capacity.workload.workload import Workload
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import Setup, set_up
 from hybrid.frontend.generation import Update
 from hybrid.frontend.prompt import Prompt
+from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
 
 WARM_UP_REQUESTS = 24
@@ -28,12 +30,14 @@ WARM_UP_REQUESTS = 24
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """ttft [requests], gaps [tokens but the first ones]: seconds. seconds: from the first arrival to the last token."""
+    """ttft [requests], gaps [tokens but the first ones]: seconds. seconds: from the first arrival to the last token.
+    executed: its steps."""
 
     ttft: NDArray[np.float64]
     gaps: NDArray[np.float64]
     num_tokens: int
     seconds: float
+    executed: list[Executed]
 
 
 @dataclass(slots=True)
@@ -54,9 +58,16 @@ class _Notes:
 def serve(args: EngineArgs, workload: Workload, warm_up: Workload, params: SamplingParams) -> Served:
     """Every request gives as many tokens as the workload says. Shows a progress bar. warm_up: its first requests are
     answered before, so that what is compiled is compiled."""
-    setup = set_up(args)
+    watched: list[TimedRunner] = []
+
+    def wrap(runner: ModelRunner) -> TimedRunner:
+        watched.append(TimedRunner(runner))
+        return watched[0]
+
+    setup = set_up(args, wrap)
     asyncio.run(_serve_all(setup, warm_up.first(WARM_UP_REQUESTS), params, _Notes(), hurry=True))
-    notes = _Notes()
+    notes, [timed] = _Notes(), watched
+    timed.executed.clear()
     arrivals, begin = asyncio.run(_serve_all(setup, workload, params, notes))
     handed_out = [np.array(notes.times[str(index)]) for index in range(len(workload))]
     last = max(times[-1] for times in handed_out)
@@ -65,6 +76,7 @@ def serve(args: EngineArgs, workload: Workload, warm_up: Workload, params: Sampl
         gaps=np.concatenate([np.diff(times) for times in handed_out]),
         num_tokens=sum(map(len, handed_out)),
         seconds=last - begin,
+        executed=timed.executed,
     )
 
 
