@@ -15,7 +15,7 @@ from hybrid.models.blueprint.model import Model
 from .execution_time import Curve, ExecutionTime, check_coefficients
 from .step_work import StepWork
 
-VERSION = 1
+VERSION = 2
 
 # What the engine does beside it: for each step, each token that is handed out, each request.
 OVERHEADS = ("step", "token", "request")
