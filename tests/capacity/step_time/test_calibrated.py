@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hybrid.capacity.model_file import open_model
 from hybrid.capacity.step_time.calibrated import OVERHEADS, Calibrated, Conditions, Residual, fingerprint
 from hybrid.capacity.step_time.execution_time import TERMS, WINDOW_TERMS, Curve, ExecutionTime
-from hybrid.capacity.step_time.fitting import Measured, fit_execution, fit_overhead, residuals
+from hybrid.capacity.step_time.fitting import Measured, fit_execution, fit_overhead, residuals, variation
 from hybrid.capacity.step_time.step_work import Adapted, StepWork
 from tests.capacity.questions import BY_NAME
 
@@ -43,6 +43,7 @@ CALIBRATED = Calibrated(
     conditions=Conditions(machine="x86_64", device="cpu", threads=1, temperature=1.0, date="2026-11-30 10:00"),
     execution=EXECUTION,
     overhead={"step": 4e-4, "token": 3e-5, "request": 2e-4},
+    variation=(0.75, 1.0, 1.25),
     residuals={"decode": Residual(20, 0.01, 0.05)},
 )
 
@@ -113,6 +114,16 @@ def test_what_disturbs_some_served_steps_is_in_the_mean() -> None:
     fitted = fit_execution(measured(), EXECUTION.windows, served)
     total = sum(fitted.seconds(work) for work in works)
     assert total == pytest.approx(sum(entry.seconds for entry in served), rel=0.02)
+
+
+def test_variation_is_that_of_served_steps() -> None:
+    works = [step(np.random.default_rng(6)) for _ in range(100)]
+    served = [Measured(work, EXECUTION.seconds(work) * (3 if n % 4 else 1), "served") for n, work in enumerate(works)]
+    found = np.array(variation(EXECUTION, served))
+    assert found.mean() == pytest.approx(1, abs=1e-3)
+    assert found.max() / found.min() == pytest.approx(3, rel=1e-3)
+    assert 0.2 < (found < 1).mean() < 0.3
+    assert variation(EXECUTION, []) == (1.0,)
 
 
 def test_a_whole_execution_is_scaled() -> None:
@@ -193,6 +204,9 @@ def test_json_and_back(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"version": 1}, "version must be 2, got 1"),
+        ({"variation": []}, r"factors of the variation must not be negative, and 1 in the mean, got \(\)"),
+        ({"variation": [-1, 3]}, r"1 in the mean, got \(-1.0, 3.0\)"),
+        ({"variation": [1, 3]}, r"1 in the mean, got \(1.0, 3.0\)"),
         ({"execution": {"terms": {"decode": 1.0}}}, "terms must have exactly .*, got decode"),
         ({"overhead": dict.fromkeys(OVERHEADS, -1.0)}, r"overhead.step must be .* from 0 to 1e\+06, got -1.0"),
         ({"overhead": dict.fromkeys(OVERHEADS, 1e300)}, r"overhead.step must be .* from 0 to 1e\+06, got 1e\+300"),
