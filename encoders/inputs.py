@@ -23,7 +23,7 @@ class EncoderInput:
     """One entry of the encoder pool: what the encoder makes embeddings of.
 
     `mm_hash`: equal hashes mean equal embeddings. `runs`: lengths of its runs of image tokens in a prompt, in order;
-    what stands between two runs is text. The entry covers a prompt from its first run's first token to its last run's
+    between two runs stands one token of text. The entry covers a prompt from its first run's first token to its last run's
     last, and has an embedding for each of them; those between runs are never read. `grid`: rows and columns of tokens,
     where they are one run and the model's positions follow them (mrope).
     """
@@ -32,6 +32,11 @@ class EncoderInput:
     arrays: Arrays
     runs: tuple[int, ...]
     grid: tuple[int, int] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of a prompt that it covers."""
+        return sum(self.runs) + len(self.runs) - 1
 
 
 @dataclass(frozen=True, slots=True)

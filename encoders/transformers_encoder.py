@@ -61,8 +61,7 @@ def _build(config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> nn.
         with torch.device("meta"), no_init_weights():
             model = auto.from_config(parsed)
     except Exception as error:  # whatever a configuration makes transformers raise
-        what = " ".join(str(error).split())[:200]
-        raise ValueError(f"transformers cannot build the vision tower: {what}") from None
+        raise _refused(error) from None
     for name in DECODERS:
         if hasattr(model, name):
             setattr(model, name, None)
@@ -75,12 +74,19 @@ def _build(config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> nn.
         device = tensor.device
         setattr(model.get_submodule(owner), last, tensor)
     # 2. buffers are computed: no checkpoint holds them
-    for name, buffer in list(model.named_buffers()):
-        owner, _, last = name.rpartition(".")
-        setattr(model.get_submodule(owner), last, torch.empty_like(buffer, device=device))
-    model.initialize_weights()
+    try:
+        for name, buffer in list(model.named_buffers()):
+            owner, _, last = name.rpartition(".")
+            setattr(model.get_submodule(owner), last, torch.empty_like(buffer, device=device))
+        model.initialize_weights()
+    except Exception as error:
+        raise _refused(error) from None
     built: nn.Module = model.eval()
     return built
+
+
+def _refused(error: Exception) -> ValueError:
+    return ValueError(f"transformers cannot build the vision tower: {' '.join(str(error).split())[:200]}")
 
 
 def _shapes(entry: EncoderInput) -> tuple[tuple[str, tuple[int, ...]], ...]:

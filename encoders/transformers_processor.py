@@ -6,6 +6,8 @@ Runs transformers' Pillow variants, which need no torchvision.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from .images import MAX_PIXELS, mm_hash
 from .inputs import Arrays, EncoderInput, ImageTokens, ProcessedImage
 
 FILES = ("preprocessor_config.json", "processor_config.json")
+SIZES = ("size", "crop_size", "max_image_size")
+EDGES = ("height", "width", "shortest_edge", "longest_edge")
+MAX_SIDE = isqrt(MAX_PIXELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,9 @@ class TransformersImageProcessor:
             )
 
 
-def load_image_processor(folder: Path) -> Any:
+def load_image_processor(folder: Path, check_sides: bool = True) -> Any:
     """transformers' image processor of a checkpoint folder, in its Pillow variant; None where no file describes it.
+    check_sides: the sizes that it knows are pixels per side, and may not be such that pictures would take gigabytes.
 
     Raises ValueError for one that cannot be read. No code of the checkpoint is ever run.
     """
@@ -94,7 +100,12 @@ def load_image_processor(folder: Path) -> Any:
 
     auto: Any = AutoImageProcessor
     try:
-        return auto.from_pretrained(folder, backend="pil", trust_remote_code=False, local_files_only=True)
+        processor = auto.from_pretrained(folder, backend="pil", trust_remote_code=False, local_files_only=True)
+        for name, edge in product(SIZES, EDGES) if check_sides else ():
+            side = getattr(getattr(processor, name, None), edge, None)
+            if side is not None and not (type(side) is int and 1 <= side <= MAX_SIDE):
+                raise ValueError(f"{name}.{edge} must be an integer from 1 to {MAX_SIDE:,}, got {side!r}")
+        return processor
     except Exception as error:  # whatever its files make transformers raise
         what = " ".join(str(error).split())[:200]
         raise ValueError(f"the image processor of {folder} cannot be read: {what}") from None

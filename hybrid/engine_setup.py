@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hybrid.capacity.sizing.limits import Limits, limits
-from hybrid.encoders.families import family
+from hybrid.encoders.families import image_processor
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
 from hybrid.grammar.compiler import GrammarCompiler
@@ -106,8 +106,9 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
     if args.num_threads is not None:
         torch.set_num_threads(args.num_threads)
     images = None
-    if model.vision is not None:
-        images = family(loaded.config["model_type"]).image_processor(loaded.config, checkpoint, model.vision)
+    if model.vision is not None and loaded.encoder is not None:
+        most = sizes.max_model_len - 1
+        images = image_processor(loaded.config, checkpoint, model.vision, loaded.encoder, most)
     processor = Processor(
         tokenizer,
         vocab_size=loaded.decoder.vocab_size,

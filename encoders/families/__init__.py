@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..checked import CheckedImageProcessor, try_out
 from ..inputs import Encoder, ImageProcessor, VisionFacts
 
 GetTensor = Callable[[str], torch.Tensor]
@@ -32,6 +33,23 @@ def family(model_type: str) -> Family:
     """Of a model that sees images."""
     found: Family = import_module(f".{model_type}", __name__)
     return found
+
+
+@torch.inference_mode()
+def image_processor(
+    config: Mapping[str, Any], folder: Path, vision: VisionFacts, encoder: Encoder, max_tokens: int
+) -> ImageProcessor | None:
+    """That of the checkpoint's family, tried out with its encoder. max_tokens: of a picture; larger ones are refused
+    before they are prepared. See `Family`."""
+    processor = family(config["model_type"]).image_processor(config, folder, vision)
+    if processor is None:
+        return None
+    checked = CheckedImageProcessor(processor, vision.tokens, max_tokens)
+    try:
+        try_out(checked, encoder)
+    except ValueError as error:
+        raise ValueError(f"{folder} cannot be shown pictures: {error}") from None
+    return checked
 
 
 def given(config: Mapping[str, Any], *keys: str, default: Any) -> Any:

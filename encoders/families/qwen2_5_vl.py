@@ -18,7 +18,7 @@ def encoder(config: Mapping[str, Any], get: GetTensor) -> TransformersEncoder:
 
 def image_processor(config: Mapping[str, Any], folder: Path, vision: VisionFacts) -> TransformersImageProcessor | None:
     """See `Family`."""
-    processor = load_image_processor(folder)
+    processor = load_image_processor(folder, check_sides=False)  # they are areas
     if processor is None:
         return None
     merge = given(config["vision_config"], "spatial_merge_size", default=2)

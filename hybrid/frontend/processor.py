@@ -253,6 +253,8 @@ class Processor:
         placed = []
         for entry in inputs:
             first, last = places[0], places[len(entry.runs) - 1]
+            if int(starts[last + 1] - starts[first]) != entry.num_tokens:
+                raise ValueError("the tokenizer makes several tokens of a mark between two rows of an image")
             placed.append(ImageInput(entry.mm_hash, int(starts[first]), int(starts[last + 1] - starts[first])))
             places = places[len(entry.runs) :]
         grids = [entry.grid for entry in inputs if entry.grid is not None]
@@ -282,13 +284,21 @@ class Processor:
             if num_placeholders == 0:
                 raise ValueError(f"the prompt brings {count} but no placeholder; write {name} where each belongs")
             raise ValueError(f"the prompt has {_count(num_placeholders, 'image placeholder')} ({name}) and {count}")
-        processed = []
+        processed: list[ProcessedImage] = []
+        num_tokens = 0
         for index, source in enumerate(sources):
             try:
-                processed.append(self._images(load_image(resolve_image(source))))
+                image = self._images(load_image(resolve_image(source)))
+                processed.append(image)
             except ValueError as error:
                 several = len(sources) > 1
                 raise ValueError(f"image {index + 1} of {len(sources)}: {error}" if several else str(error)) from None
+            num_tokens += sum(entry.num_tokens for entry in image.inputs)
+            if num_tokens >= self._max_model_len:  # before all are prepared: together they may need much memory
+                raise PromptTooLongError(
+                    f"the prompt has {num_tokens} tokens in its first {_count(index + 1, 'image')}, more than the "
+                    f"{self._max_model_len - 1} that max_model_len {self._max_model_len} leaves room for"
+                )
         return processed
 
     def _name(self, token_id: int) -> str:

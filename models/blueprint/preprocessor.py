@@ -13,6 +13,11 @@ def read_preprocessor(folder: Path) -> ConfigReader | None:
     none. Raises ValueError."""
     whole = read_json(folder / WHOLE) or {}
     if "image_processor" in whole:
-        return ConfigReader(whole, WHOLE).reader("image_processor")
-    alone = read_json(folder / FILE)
-    return None if alone is None else ConfigReader(alone, FILE)
+        reader = ConfigReader(whole, WHOLE).reader("image_processor")
+    elif (alone := read_json(folder / FILE)) is not None:
+        reader = ConfigReader(alone, FILE)
+    else:
+        return None
+    # null leaves a step out, where a key that is absent means transformers' default
+    skipped = {key: False for key in reader if key.startswith("do_") and reader.is_null(key)}
+    return ConfigReader({**{key: reader.get(key) for key in reader}, **skipped}, reader.where)
