@@ -116,7 +116,10 @@ def _check_size(width: int, height: int, name: str) -> None:
 
 def _upright(image: Image.Image) -> Image.Image:
     """A copy. ImageOps.exif_transpose would also write the EXIF data anew, and fail on tags that nobody asked for."""
-    turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    try:
+        turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except _BROKEN:  # what cannot be read turns nothing
+        turn = None
     return image.copy() if turn is None else image.transpose(turn)
 
 

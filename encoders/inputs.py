@@ -23,9 +23,9 @@ class EncoderInput:
     """One entry of the encoder pool: what the encoder makes embeddings of.
 
     `mm_hash`: equal hashes mean equal embeddings. `runs`: lengths of its runs of image tokens in a prompt, in order;
-    between two runs stands one token of text. The entry covers a prompt from its first run's first token to its last run's
-    last, and has an embedding for each of them; those between runs are never read. `grid`: rows and columns of tokens,
-    where they are one run and the model's positions follow them (mrope).
+    between two runs stands one token of text. The entry covers a prompt from its first run's first token to its last
+    run's last, and has an embedding for each of them; those between runs are never read. `grid`: rows and columns of
+    tokens, where they are one run and the model's positions follow them (mrope).
     """
 
     mm_hash: str

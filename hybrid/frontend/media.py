@@ -97,8 +97,9 @@ class MediaFetcher:
         await self._client.aclose()
 
     async def read_messages(self, messages: object) -> object:
-        """The messages with each picture replaced by {"type": "image", "image": <RGB picture>}. What is no list of
-        messages passes unchanged, for `read_conversation` to refuse. Raises ValueError."""
+        """The messages with each picture replaced by {"type": "image", "image": <bytes of its file>}: a few kilobytes
+        may be gigabytes once they are decoded, which therefore waits for its turn. What is no list of messages passes
+        unchanged, for `read_conversation` to refuse. Raises ValueError."""
         if not isinstance(messages, list):
             return messages
         pictures = [
@@ -111,10 +112,10 @@ class MediaFetcher:
             raise ValueError(f"{len(pictures)} images are more than the {self._policy.max_images} of one request")
         room = asyncio.Semaphore(self._policy.max_concurrency)
 
-        async def fetch(number: int, reference: str) -> Image.Image:
+        async def fetch(number: int, reference: str) -> bytes:
             async with room:
                 try:
-                    return await self.fetch(reference)
+                    return await self._fetch(reference)
                 except ValueError as error:
                     raise ValueError(f"message {number}: {error}") from None
 
@@ -123,12 +124,14 @@ class MediaFetcher:
 
     async def fetch(self, url: str) -> Image.Image:
         """One picture. Raises ValueError for what is not allowed, too large, too slow, or no picture."""
+        return await asyncio.to_thread(load_image, await self._fetch(url))
+
+    async def _fetch(self, url: str) -> bytes:
         try:
             async with asyncio.timeout(self._policy.timeout):
-                data = await self._read(url)
+                return await self._read(url)
         except TimeoutError:
             raise ValueError(f"{brief(url)} took longer than {self._policy.timeout:g} seconds") from None
-        return await asyncio.to_thread(load_image, data)
 
     async def _read(self, url: str) -> bytes:
         scheme = url.split(":", 1)[0].lower() if ":" in url else ""
@@ -245,7 +248,7 @@ def read_picture(reference: str, policy: MediaPolicy) -> Image.Image:
     return asyncio.run(fetch())
 
 
-async def _all_or_none(fetches: Iterable[Awaitable[Image.Image]]) -> list[Image.Image]:
+async def _all_or_none(fetches: Iterable[Awaitable[bytes]]) -> list[bytes]:
     """Results in order; the first failure cancels the others."""
     tasks = [asyncio.ensure_future(one) for one in fetches]
     try:
@@ -276,7 +279,7 @@ def _reference(part: object, number: int) -> str | None:
     return picture
 
 
-def _replaced(message: object, number: int, fetched: Iterable[Image.Image]) -> object:
+def _replaced(message: object, number: int, fetched: Iterable[bytes]) -> object:
     parts = _parts(message)
     if not isinstance(message, Mapping) or not parts:
         return message

@@ -166,7 +166,7 @@ class Processor:
             mark = tokenizer.token(self._images.placeholder_id)
             pieces = text.split(mark)
             processed = self._process(images, len(pieces) - 1)
-        texts = ["".join(p if isinstance(p, str) else tokenizer.token(p) for p in image.parts) for image in processed]
+        texts = ["".join(p if isinstance(p, str) else self._written(p) for p in image.parts) for image in processed]
         encoded = tokenizer.encode(
             pieces[0] + "".join(replacement + piece for replacement, piece in zip(texts, pieces[1:])),
             add_special_tokens,
@@ -300,6 +300,13 @@ class Processor:
                     f"{self._max_model_len - 1} that max_model_len {self._max_model_len} leaves room for"
                 )
         return processed
+
+    def _written(self, token_id: int) -> str:
+        """A token that a picture brings, as text. Raises ValueError."""
+        text = self._require_tokenizer("an image in a text").token(token_id)
+        if not text:
+            raise ValueError(f"the tokenizer has no token {token_id}, which belongs to an image")
+        return text
 
     def _name(self, token_id: int) -> str:
         return f"token {token_id}" if self.tokenizer is None else repr(self.tokenizer.token(token_id))

@@ -131,6 +131,13 @@ def test_exif_tags_that_make_no_sense_do_not_keep_a_picture_from_being_turned() 
     assert close(colour(image, 5, 2), RED, 40)
 
 
+def test_broken_exif_keeps_no_picture_from_being_read() -> None:
+    """In a PNG, whose reader tells."""
+    data = encoded(halves())
+    broken = b"\0\0\0\x07eXIfgarbage" + zlib.crc32(b"eXIfgarbage").to_bytes(4, "big")
+    assert colour(load_image(data[:33] + broken + data[33:]), 5, 2) == RED
+
+
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
 def test_of_an_animation_the_first_frame_counts(kind: str) -> None:
     frames = [Image.new("RGB", (8, 8), c) for c in (RED, BLUE)]

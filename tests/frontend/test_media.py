@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from hybrid.encoders.images import load_image
 from hybrid.frontend.media import MediaFetcher, MediaPolicy, is_public
 from hybrid.frontend.messages import read_conversation
 from tests.server.http import media_host
@@ -61,10 +62,15 @@ def test_messages_come_back_with_pictures_in_order() -> None:
         return await fetcher.read_messages(message(data_url(png((1, 2, 3))), data_url(png((4, 5, 6)))))
 
     pictures = read_conversation(asyncio.run(run())).images
-    assert [picture.getpixel((0, 0)) for picture in pictures if isinstance(picture, Image.Image)] == [
-        (1, 2, 3),
-        (4, 5, 6),
-    ]
+    assert [load_image(picture).getpixel((0, 0)) for picture in pictures] == [(1, 2, 3), (4, 5, 6)]
+
+
+def test_what_waits_for_its_turn_is_not_decoded() -> None:
+    """A request may bring 64 pictures of a few kilobytes and 64 million pixels each, and many requests wait."""
+    file = BytesIO()
+    Image.new("1", (8000, 8000)).save(file, "PNG")
+    read = asyncio.run(MediaFetcher(MediaPolicy()).read_messages(message(*[data_url(file.getvalue())] * 64)))
+    assert read_conversation(read).images == (file.getvalue(),) * 64
 
 
 @pytest.mark.parametrize("key", ["image", "image_url", "image_pil", "url", "path"])

@@ -48,19 +48,24 @@ IMAGE_PROCESSORS: list[tuple[str, str, Any, str]] = [
 ]
 
 
-# the same under "vision_config"
-TOWERS: list[tuple[str, str, Any, str]] = [
-    ("llava: CLIP", "layer_norm_eps", NAN, "the vision tower makes NaN of a picture"),
-    ("llava: Pixtral", "head_dim", 10**6, "the vision tower computes nothing: RuntimeError"),
-    ("llava: Pixtral", "head_dim", HUGE, "transformers cannot build the vision tower"),
-    ("llava: Pixtral", "rope_parameters.rope_theta", 0, "the vision tower makes NaN of a picture"),
-    ("llava: Pixtral", "hidden_act", "no_such_function", "transformers cannot build the vision tower"),
-    ("llava: Pixtral", "patch_size", 8, "patch_conv.weight"),
-    ("gemma3: windows", "num_hidden_layers", 3, "layers.2"),
-    ("gemma3: windows", "hidden_size", 18, "shape"),
-    ("gemma3: windows", "image_size", 48, "position_embedding.weight"),
-    ("qwen3_vl: levels", "deepstack_visual_indexes", [0, HUGE], "deepstack_visual_indexes"),
-    ("qwen3_vl: levels", "spatial_merge_size", 0, "spatial_merge_size must be between 1 and"),
+# the same, anywhere in `config.json`
+CONFIGURATIONS: list[tuple[str, str, Any, str]] = [
+    ("llava: CLIP", "vision_config.layer_norm_eps", NAN, "the vision tower makes NaN of a picture"),
+    ("llava: Pixtral", "vision_config.head_dim", 10**6, "the vision tower computes nothing: RuntimeError"),
+    ("llava: Pixtral", "vision_config.head_dim", HUGE, "transformers cannot build the vision tower"),
+    ("llava: Pixtral", "vision_config.rope_parameters.rope_theta", 0, "the vision tower makes NaN of a picture"),
+    ("llava: Pixtral", "vision_config.hidden_act", "no_such_function", "transformers cannot build the vision tower"),
+    ("llava: Pixtral", "vision_config.patch_size", 8, "patch_conv.weight"),
+    ("gemma3: windows", "vision_config.num_hidden_layers", 3, "layers.2"),
+    ("gemma3: windows", "vision_config.hidden_size", 18, "shape"),
+    ("gemma3: windows", "vision_config.image_size", 48, "position_embedding.weight"),
+    ("qwen3_vl: levels", "vision_config.deepstack_visual_indexes", [0, HUGE], "deepstack_visual_indexes"),
+    ("qwen3_vl: levels", "vision_config.spatial_merge_size", 0, "spatial_merge_size must be between 1 and"),
+    ("gemma3: windows", "boi_token_index", -1, "boi_token_index must be between 0 and"),
+    ("gemma3: windows", "eoi_token_index", None, "eoi_token_index must be between 0 and 299, got 256000"),
+    ("gemma3: windows", "image_token_index", 300, "image_token_index must be between 0 and 299"),
+    ("llava: CLIP", "image_token_index", None, "image_token_id must be between 0 and 299, got 32000"),
+    ("llava: CLIP", "image_token_index", 15, "the tokenizer has no token 15, which stands for an image"),
 ]
 
 
@@ -99,12 +104,12 @@ def test_an_image_processor_of_no_use(
     assert_refused(folder, message)
 
 
-@pytest.mark.parametrize(("case", "where", "value", "message"), TOWERS)
-def test_a_tower_of_no_use(
+@pytest.mark.parametrize(("case", "where", "value", "message"), CONFIGURATIONS)
+def test_a_configuration_of_no_use(
     folders: Callable[[str], Path], tmp_path: Path, case: str, where: str, value: Any, message: str
 ) -> None:
     folder = copytree(folders(case), tmp_path / "changed")
-    change(folder / "config.json", f"vision_config.{where}", value)
+    change(folder / "config.json", where, value)
     assert_refused(folder, message)
 
 

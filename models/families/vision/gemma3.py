@@ -18,6 +18,9 @@ def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model)
     if side**2 != tokens or tower.patches_per_side % side:
         per_side = tower.patches_per_side
         raise config.error("mm_tokens_per_image", tokens, f"the square of a divisor of {per_side} patches per side")
+    for name, token_id in (("boi", 255999), ("eoi", 256000)):  # marks around an image, for the frontend
+        key = config.either(f"{name}_token_index", f"{name}_token_id")
+        config.integer(key, token_id, at_least=0, at_most=text.decoder.vocab_size - 1)
     return Vision(
         tensors=tower.tensors
         | {
