@@ -166,7 +166,7 @@ class Processor:
             mark = tokenizer.token(self._images.placeholder_id)
             pieces = text.split(mark)
             processed = self._process(images, len(pieces) - 1)
-        texts = ["".join(p if isinstance(p, str) else self._written(p) for p in image.parts) for image in processed]
+        texts = ["".join(p if isinstance(p, str) else tokenizer.token(p) for p in image.parts) for image in processed]
         encoded = tokenizer.encode(
             pieces[0] + "".join(replacement + piece for replacement, piece in zip(texts, pieces[1:])),
             add_special_tokens,
@@ -253,8 +253,6 @@ class Processor:
         placed = []
         for entry in inputs:
             first, last = places[0], places[len(entry.runs) - 1]
-            if int(starts[last + 1] - starts[first]) != entry.num_tokens:
-                raise ValueError("the tokenizer makes several tokens of a mark between two rows of an image")
             placed.append(ImageInput(entry.mm_hash, int(starts[first]), int(starts[last + 1] - starts[first])))
             places = places[len(entry.runs) :]
         grids = [entry.grid for entry in inputs if entry.grid is not None]
@@ -284,29 +282,14 @@ class Processor:
             if num_placeholders == 0:
                 raise ValueError(f"the prompt brings {count} but no placeholder; write {name} where each belongs")
             raise ValueError(f"the prompt has {_count(num_placeholders, 'image placeholder')} ({name}) and {count}")
-        processed: list[ProcessedImage] = []
-        num_tokens = 0
+        processed = []
         for index, source in enumerate(sources):
             try:
-                image = self._images(load_image(resolve_image(source)))
-                processed.append(image)
+                processed.append(self._images(load_image(resolve_image(source))))
             except ValueError as error:
                 several = len(sources) > 1
                 raise ValueError(f"image {index + 1} of {len(sources)}: {error}" if several else str(error)) from None
-            num_tokens += sum(entry.num_tokens for entry in image.inputs)
-            if num_tokens >= self._max_model_len:  # before all are prepared: together they may need much memory
-                raise PromptTooLongError(
-                    f"the prompt has {num_tokens} tokens in its first {_count(index + 1, 'image')}, more than the "
-                    f"{self._max_model_len - 1} that max_model_len {self._max_model_len} leaves room for"
-                )
         return processed
-
-    def _written(self, token_id: int) -> str:
-        """A token that a picture brings, as text. Raises ValueError."""
-        text = self._require_tokenizer("an image in a text").token(token_id)
-        if not text:
-            raise ValueError(f"the tokenizer has no token {token_id}, which belongs to an image")
-        return text
 
     def _name(self, token_id: int) -> str:
         return f"token {token_id}" if self.tokenizer is None else repr(self.tokenizer.token(token_id))
