@@ -92,9 +92,7 @@ def test_packages_that_are_not_there() -> None:
 
 
 def test_shapes_of_a_model() -> None:
-    mamba = [
-        Mamba2(f"layers.{i}", 32, 4, 10, 7, 2, conv_kernel=4, norm=Norm("norm", 40, 1e-5)) for i in range(2)
-    ]
+    mamba = [Mamba2(f"layers.{i}", 32, 4, 10, 7, 2, conv_kernel=4, norm=Norm("norm", 40, 1e-5)) for i in range(2)]
     shapes = RecurrentShapes.of([*mamba, ShortConv("conv", 32, 3)], torch.bfloat16)
     assert shapes == RecurrentShapes((ConvShape(68, 4), ConvShape(32, 3)), (SsdShape(4, 10, 2, 7),), torch.bfloat16)
 

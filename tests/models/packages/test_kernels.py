@@ -1,5 +1,5 @@
-"""Functions of packages behind our operations: where they can compute a batch they do, else our kernels; the results and
-every state are those of plain torch either way. The functions are stand-ins, see `stand_ins`.
+"""Functions of packages behind our operations: where they can compute a batch they do, else our kernels; the results
+and every state are those of plain torch either way. The functions are stand-ins, see `stand_ins`.
 """
 
 from collections.abc import Callable
