@@ -3,24 +3,29 @@
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
 
+from hybrid.models import decoder
 from hybrid.models.blueprint.parts import Norm
 from hybrid.models.blueprint.recurrent import Mamba2, ShortConv
 from hybrid.models.ops import choice
-from hybrid.models.ops.dispatch import select_ops
+from hybrid.models.ops.dispatch import Ops, select_ops
 from hybrid.models.ops.packages.choose import Batches, choose_kernels
 from hybrid.models.ops.packages.shapes import ConvShape, RecurrentShapes, SsdShape
 from hybrid.models.ops.triton.recurrent_kernels import OURS, RecurrentKernels
+from hybrid.pools.specs import MambaSpec
+from hybrid.runner.loading import load
+from tests.models.families.oracle import Oracle, all_cases
 from tests.models.packages import stand_ins
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BATCHES = Batches(rows=3, alone=19, together=(2, 17))
 SHAPES = RecurrentShapes((ConvShape(16, 4),), (SsdShape(4, 10, 2, 7),), torch.float32)
-NAMES = tuple(OURS.__dataclass_fields__)
+NAMES = tuple(field.name for field in fields(OURS))
 
 
 def chosen(shapes: RecurrentShapes = SHAPES, always: bool = True) -> set[str]:
@@ -135,3 +140,22 @@ def test_without_cuda_nothing_is_imported(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
     monkeypatch.setenv("HYBRID_OPS", name)
     select_ops(CPU, SHAPES)
+
+
+@pytest.mark.parametrize("case", ["bamba: two of four attend", "zamba2: two blocks"])
+def test_a_decoder_says_its_own_sizes(
+    case: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    told: list[RecurrentShapes] = []
+
+    def select(device: torch.device, shapes: RecurrentShapes) -> Ops:
+        told.append(shapes)
+        return select_ops(device)
+
+    monkeypatch.setattr(decoder, "select_ops", select)
+    oracle = Oracle(all_cases()[case], tmp_path_factory.mktemp("checkpoint"))
+    model = load(oracle.folder, torch.float32).decoder
+    states = [spec for layer in model.spec.layers for spec in layer if isinstance(spec, MambaSpec)]
+    [shapes] = told
+    assert {(conv.channels, conv.kernel - 1) for conv in shapes.convs} == {spec.conv_shape for spec in states}
+    assert {(ssd.heads, ssd.channels, ssd.size) for ssd in shapes.ssds} == {spec.ssm_shape for spec in states}

@@ -12,7 +12,6 @@ import torch
 
 from hybrid.models.context import StateCache
 from hybrid.models.ops.packages import conv, ssd
-from hybrid.models.ops.packages.rounds import NOTHING
 from hybrid.models.ops.recurrent import TorchRecurrent
 from hybrid.models.ops.recurrent_plan import RecurrentRows
 from hybrid.models.ops.triton.recurrent import TritonRecurrent
@@ -132,4 +131,3 @@ def test_an_input_of_another_dtype_than_the_state_stays_with_ours() -> None:
 
 def test_no_tables_are_made_for_nobody() -> None:
     assert TritonRecurrent.of(rows([1], [YES])).tables.plain is None
-    assert len(NOTHING) == 0
