@@ -37,17 +37,15 @@ def choose_kernels(
     batches: Batches | None = None,
 ) -> RecurrentKernels:
     """Who computes a model's recurrent operations. always: a package's function need not be faster."""
-    kernels, lost = OURS, set()
+    winners: dict[str, Kernel] = {}
     contests = list(_contests(device, shapes, batches or Batches()))
     bar = tqdm(contests, desc="comparing kernels", unit="operation", dynamic_ncols=True, leave=False)
     for name, contest in bar:
-        kernel = contest.winner(timer, always)
-        kernels = replace(kernels, **{name: kernel})
-        if kernel is contest.ours:
-            lost.add(name)
+        if winners.get(name) is not contest.ours:
+            winners[name] = contest.winner(timer, always)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # pools are sized by what is free
-    return replace(kernels, **{name: getattr(OURS, name) for name in lost})
+    return replace(OURS, **winners)
 
 
 def gpu_seconds(run: Callable[[], object]) -> float:
