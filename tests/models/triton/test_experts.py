@@ -1,7 +1,7 @@
 """Routed experts by Triton's kernels give what the experts give one after the other, and read no others."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,29 +64,27 @@ def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
 
 
 def stacks_of(
-    experts: int, chosen: torch.Tensor, width: int, inner: int, form: Form, dtype: torch.dtype
+    routing: tuple[int, torch.Tensor], sizes: tuple[int, int], form: Form, dtype: torch.dtype, device: torch.device
 ) -> ExpertStacks:
     """NaN in all experts that nobody chose."""
+    experts, chosen = routing
+    width, inner = sizes
     rows = 2 * inner if form.gated else inner
-    stacks = ExpertStacks(
-        inward=2 * random(experts, rows, width, seed=1) / width**0.5,
-        down=2 * random(experts, width, inner, seed=2) / inner**0.5,
-        inward_bias=random(experts, rows, seed=3) if form.biases else None,
-        down_bias=random(experts, width, seed=4) if form.biases else None,
+    idle = [index for index in range(experts) if index not in chosen]
+
+    def stack(seed: int, scale: float, *shape: int) -> torch.Tensor:
+        values = scale * random(experts, *shape, seed=seed)
+        values[idle] = NAN
+        return values.to(device, dtype)
+
+    return ExpertStacks(
+        inward=stack(1, width**-0.5, rows, width),
+        down=stack(2, inner**-0.5, width, inner),
+        inward_bias=stack(3, 1.0, rows) if form.biases else None,
+        down_bias=stack(4, 1.0, width) if form.biases else None,
         activation=form.activation,
         gated=form.gated,
     )
-    idle = [index for index in range(experts) if index not in chosen]
-    for stack in (stacks.inward, stacks.down, stacks.inward_bias, stacks.down_bias):
-        if stack is not None:
-            stack[idle] = NAN
-    return moved(stacks, dtype, torch.device("cpu"))
-
-
-def moved(stacks: ExpertStacks, dtype: torch.dtype, device: torch.device) -> ExpertStacks:
-    names = ("inward", "down", "inward_bias", "down_bias")
-    tensors: dict[str, Any] = {name: getattr(stacks, name) for name in names}
-    return replace(stacks, **{n: None if stack is None else stack.to(device, dtype) for n, stack in tensors.items()})
 
 
 @pytest.fixture
@@ -114,18 +112,15 @@ def check(
     form: Form,
     dtype: torch.dtype,
 ) -> None:
-    experts, chosen = routing
-    stacks = moved(stacks_of(experts, chosen, *sizes, form, dtype), dtype, device)
-    x = random(len(chosen), sizes[0] + 3, dtype=dtype, seed=5).to(device)[:, 3:]  # a part of something wider
+    chosen = routing[1].to(device)
+    stacks = stacks_of(routing, sizes, form, dtype, device)
+    x = 6 * random(len(chosen), sizes[0] + 3, dtype=dtype, seed=5).to(device)[:, 3:]  # a part of something wider
     shares = random(*chosen.shape, seed=6).to(device)
-    ours, theirs = both(lambda: run(x, chosen.to(device), shares, stacks))
+    ours, theirs = both(lambda: run(x, chosen, shares, stacks))
     assert ours.dtype == torch.float32
     assert not theirs.isnan().any()
-    torch.testing.assert_close(ours, theirs, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * max(1, scale(theirs)))
-
-
-def scale(values: torch.Tensor) -> float:
-    return float(values.abs().amax()) if values.numel() else 0.0
+    largest = float(theirs.abs().amax()) if len(chosen) else 1.0
+    torch.testing.assert_close(ours, theirs, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * largest)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -150,12 +145,12 @@ def test_what_is_not_finite_stays_with_its_token(
     form: Form, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    experts, chosen = ROUTINGS["top 2"]
-    stacks = moved(stacks_of(experts, chosen, 20, 12, form, torch.float32), torch.float32, device)
+    chosen = ROUTINGS["top 2"][1].to(device)
+    stacks = stacks_of(ROUTINGS["top 2"], (20, 12), form, torch.float32, device)
     x, shares = random(len(chosen), 20, seed=5).to(device), torch.ones(chosen.shape, device=device)
-    clean = run(x, chosen.to(device), shares, stacks)
+    clean = run(x, chosen, shares, stacks)
     x[2] = NAN
-    out = run(x, chosen.to(device), shares, stacks)
+    out = run(x, chosen, shares, stacks)
     assert out[2].isnan().all()
     others = [0, 1, 3, 4, 5]
     torch.testing.assert_close(out[others], clean[others])
@@ -187,21 +182,34 @@ def layer(part: MoE, device: torch.device) -> Experts:
     return experts
 
 
+def computed(fields: dict[str, Any], adapters: tuple[int, ...] | None, device: torch.device) -> torch.Tensor:
+    """Of four tokens."""
+    part = MoE("moe", 20, 12, 5, 2, Router("moe.gate", "softmax"), experts="moe.experts", **fields)
+    x, chosen, shares = random(4, 20).to(device), some(5, 4, 2).to(device), random(4, 2, seed=1).to(device)
+    table = np.full((3, 2), -1)
+    for row, units in enumerate(UNITS):
+        table[row, : len(units)] = units
+    return layer(part, device)(x, chosen, shares, None if adapters is None else LoraBatch(table[list(adapters)]))
+
+
 @pytest.mark.parametrize("adapters", [None, (0, 0, 0, 0), (2, 0, 2, 0), (0, 1, 0, 1), (1, 2, 1, 1)])
 @pytest.mark.parametrize("fields", PARTS.values(), ids=PARTS)
 def test_layers(fields: dict[str, Any], adapters: tuple[int, ...] | None, device: torch.device, both: Both) -> None:
     """However the weights lie, and whatever adapters change."""
-    part = MoE("moe", 20, 12, 5, 2, Router("moe.gate", "softmax"), experts="moe.experts", **fields)
-    chosen, x, shares = some(5, 4, 2).to(device), random(4, 20).to(device), random(4, 2, seed=1).to(device)
-    table = np.full((3, 2), -1)
-    for row, units in enumerate(UNITS):
-        table[row, : len(units)] = units
-
-    def computed(adapters: tuple[int, ...] | None) -> torch.Tensor:
-        experts = layer(part, device)
-        return experts(x, chosen, shares, None if adapters is None else LoraBatch(table[list(adapters)]))
-
-    ours, theirs = both(lambda: computed(adapters))
+    ours, theirs = both(lambda: computed(fields, adapters, device))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    changed = (ours - computed(None)).abs().amax(dim=1) > 1e-3
+    changed = (ours - computed(fields, None, device)).abs().amax(dim=1) > 1e-3
     assert changed.tolist() == [adapter == 1 for adapter in adapters or (0, 0, 0, 0)]
+
+
+@pytest.mark.parametrize("adapters", [None, (2, 0, 2, 0)])
+def test_layers_take_experts_together(
+    adapters: tuple[int, ...] | None, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless an adapter changes them."""
+    monkeypatch.setenv("HYBRID_OPS", "triton")
+    monkeypatch.setattr("hybrid.models.layers.experts.one_by_one", None)
+    out = computed(PARTS["listed"], adapters, device)
+    assert out.isfinite().all() and out.any()
+    with pytest.raises(TypeError):
+        computed(PARTS["listed"], (1, 0, 0, 0), device)
