@@ -90,5 +90,6 @@ def activate_inner(activation: ExpertActivation, gated: bool, inner: torch.Tenso
     if activation == "gpt_oss":
         gate, up = inner.unflatten(-1, (-1, 2)).unbind(dim=-1)
         gate, up = gate.clamp(max=GPT_OSS_LIMIT), up.clamp(-GPT_OSS_LIMIT, GPT_OSS_LIMIT)
-        return (up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate)
+        made: torch.Tensor = (up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate)
+        return made
     return activate_and_multiply(activation, inner) if gated else activate(activation, inner)

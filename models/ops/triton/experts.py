@@ -254,4 +254,5 @@ def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, stacks: Exp
 
 
 def _wide(rows: int, most: int) -> int:
-    return max(16, min(most, triton.next_power_of_2(rows)))
+    """A power of two for the last tile of `rows` to waste little, as `tl.dot` takes it."""
+    return max(16, min(most, int(triton.next_power_of_2(rows))))

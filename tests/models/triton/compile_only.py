@@ -117,11 +117,16 @@ def routed_experts(dtype: torch.dtype, tokens: int, stacks: tuple[int, int, int]
     count, size, inner = stacks
     rows = 2 * inner if gated else inner
     with torch.device("meta"):
-        x = torch.empty(tokens, size, dtype=dtype)
-        weights = torch.empty(count, rows, size, dtype=dtype), torch.empty(count, size, inner, dtype=dtype)
-        biases = (weights[0][:, :, 0].contiguous(), weights[1][:, :, 0].contiguous()) if gpt_oss else (None, None)
-        chosen, shares = torch.empty(tokens, 4, dtype=torch.int64), torch.empty(tokens, 4)
-    experts.run(x, chosen, shares, ExpertStacks(*weights, *biases, "gpt_oss" if gpt_oss else "silu", gated))
+        weights = ExpertStacks(
+            inward=torch.empty(count, rows, size, dtype=dtype),
+            down=torch.empty(count, size, inner, dtype=dtype),
+            inward_bias=torch.empty(count, rows, dtype=dtype) if gpt_oss else None,
+            down_bias=torch.empty(count, size, dtype=dtype) if gpt_oss else None,
+            activation="gpt_oss" if gpt_oss else "silu",
+            gated=gated,
+        )
+        x, chosen = torch.empty(tokens, size, dtype=dtype), torch.empty(tokens, 4, dtype=torch.int64)
+        experts.run(x, chosen, torch.empty(tokens, 4), weights)
 
 
 def main() -> None:

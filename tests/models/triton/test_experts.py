@@ -136,8 +136,11 @@ def test_forms(form: Form, sizes: tuple[int, int], dtype: torch.dtype, both: Bot
     check(both, device, ROUTINGS["top 3"], sizes, form, dtype)
 
 
-def test_more_choices_than_are_ordered_at_once(both: Both, device: torch.device) -> None:
-    check(both, device, (7, some(6, 1400, 3)), (3, 2), FORMS[0], torch.float32)
+def test_more_choices_than_are_ordered_at_once(
+    both: Both, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybrid.models.ops.triton.experts.TILES", (16, 16))
+    check(both, device, (7, some(6, 19, 5)), (20, 12), FORMS[0], torch.float32)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[form.activation for form in FORMS])
@@ -156,7 +159,7 @@ def test_what_is_not_finite_stays_with_its_token(
     torch.testing.assert_close(out[others], clean[others])
 
 
-PARTS = {
+PARTS: dict[str, dict[str, Any]] = {
     "listed": {"layout": "list"},
     "listed, no gate": {"layout": "list", "gated": False, "activation": "relu2"},
     "stacked": {"layout": "stacked"},
@@ -192,7 +195,7 @@ def computed(fields: dict[str, Any], adapters: tuple[int, ...] | None, device: t
     return layer(part, device)(x, chosen, shares, None if adapters is None else LoraBatch(table[list(adapters)]))
 
 
-@pytest.mark.parametrize("adapters", [None, (0, 0, 0, 0), (2, 0, 2, 0), (0, 1, 0, 1), (1, 2, 1, 1)])
+@pytest.mark.parametrize("adapters", [None, (2, 0, 2, 0), (1, 2, 0, 1)])
 @pytest.mark.parametrize("fields", PARTS.values(), ids=PARTS)
 def test_layers(fields: dict[str, Any], adapters: tuple[int, ...] | None, device: torch.device, both: Both) -> None:
     """However the weights lie, and whatever adapters change."""
