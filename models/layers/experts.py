@@ -70,7 +70,7 @@ class Experts:
 
 
 def _of_stacks(stacks: ExpertStacks) -> Iterator[Matrices]:
-    """The same memory, expert by expert."""
+    """Expert by expert; on a GPU in the very memory of the stacks."""
     for i, (inward, down) in enumerate(zip(stacks.inward, stacks.down, strict=True)):
         inward_bias, down_bias = (None if bias is None else bias[i] for bias in (stacks.inward_bias, stacks.down_bias))
         yield (inward,), inward_bias, down, down_bias

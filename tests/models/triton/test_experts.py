@@ -123,10 +123,9 @@ def check(
     torch.testing.assert_close(ours, theirs, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * largest)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS)
-def test_routings(routing: tuple[int, torch.Tensor], dtype: torch.dtype, both: Both, device: torch.device) -> None:
-    check(both, device, routing, (20, 12), FORMS[0], dtype)
+def test_routings(routing: tuple[int, torch.Tensor], both: Both, device: torch.device) -> None:
+    check(both, device, routing, (20, 12), FORMS[0], torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
