@@ -71,8 +71,8 @@ class AdapterStore:
         max_cpu_loras: int | None = None,
         image_targets: Collection[str] = (),
     ) -> None:
-        """targets: what adapters may change, name -> shape, as `Model.lora_targets` has it. image_targets: those of them
-        that make embeddings of pictures."""
+        """targets: what adapters may change, name -> shape, as `Model.lora_targets` has it. image_targets: those that
+        change how pictures are seen."""
         self.max_lora_rank = max_lora_rank
         self._names = ModuleNames(targets)
         self._max_idle = max_cpu_loras

@@ -1,4 +1,4 @@
-"""EncoderLora: an encoder whose projections an adapter changes is one with other weights, and without it the old one."""
+"""EncoderLora: an encoder that an adapter changes is one with other weights, and afterwards the old one again."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def matrices(rank: int, tower: VisionTower, seed: int, end: str) -> AdapterWeigh
 def test_one_adapter_at_a_time() -> None:
     reference = ReferenceTower(CONFIG, 10).eval()
     tensors = {name: tensor + 0.2 * torch.randn(tensor.shape) for name, tensor in reference.state_dict().items()}
-    tower = VisionTower(CONFIG, lambda name: tensors[name])
+    tower = VisionTower(CONFIG, tensors.__getitem__)
     adapters = {
         1: matrices(3, tower, 1, "qkv"),
         2: matrices(11, tower, 2, ""),
@@ -61,8 +61,10 @@ def test_one_adapter_at_a_time() -> None:
     plain = tower(pixels)
     seen = {}
     for lora_id in (1, 2, 3, 1):
-        changes = {f"{name}.weight": entry.b @ entry.a for name, entry in adapters[lora_id].modules.items()}
-        expected = VisionTower(CONFIG, lambda name, of=changes: tensors[name] + of.get(name, 0.0))(pixels)  # type: ignore[misc]
+        changed = dict(tensors)
+        for name, entry in adapters[lora_id].modules.items():
+            changed[f"{name}.weight"] = tensors[f"{name}.weight"] + entry.b @ entry.a
+        expected = VisionTower(CONFIG, changed.__getitem__)(pixels)
         with lora.applied(cache.units(lora_id)):
             seen[lora_id] = tower(pixels)
         torch.testing.assert_close(seen[lora_id], expected, rtol=1e-4, atol=1e-4)
@@ -77,7 +79,8 @@ def test_what_fails_leaves_nothing_applied() -> None:
     layer = torch.nn.Linear(2, 3)
     lora = EncoderLora({"layer": layer}, ["layer"])
     cache = LoraCache(lora.sites, ["layer"], 1, torch.float32, CPU)
-    cache.load(LoadAdapter(1, np.array([0])), AdapterWeights(1, {"layer": LoraMatrices(torch.ones(1, 2), torch.ones(3, 1))}))
+    ones = LoraMatrices(torch.ones(1, 2), torch.ones(3, 1))
+    cache.load(LoadAdapter(1, np.array([0])), AdapterWeights(1, {"layer": ones}))
     x = torch.ones(1, 2)
     plain = layer(x)
     with pytest.raises(RuntimeError), lora.applied(cache.units(1)):
