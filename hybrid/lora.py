@@ -37,8 +37,8 @@ def lora_targets(targets: Mapping[str, Shape], modules: Sequence[str] | None) ->
 def build_store(
     args: "EngineArgs", targets: Mapping[str, Shape], image_targets: Collection[str] = ()
 ) -> "AdapterStore":
-    """A store of these targets, `lora_modules` loaded and read. image_targets: see AdapterStore. Raises ValueError for an
-    adapter that is not right."""
+    """A store of these targets, `lora_modules` loaded and read. image_targets: see AdapterStore. Raises ValueError for
+    an adapter that is not right."""
     from hybrid.adapters.store import AdapterStore
 
     store = AdapterStore(

@@ -174,8 +174,9 @@ def process(llm: LLM, messages: Chat) -> Prompt:
 
 @torch.inference_mode()
 def all_logits(loaded: LoadedModel, prompt: Prompt, chunk: int, units: Sequence[int] = ()) -> torch.Tensor:
-    """Of every token of a prompt, computed in chunks, of which none ends in an image whose tokens see each other. units:
-    rank units of its adapter."""
+    """Of every token of a prompt, computed in chunks, of which none ends in an image whose tokens see each other.
+
+    units: rank units of its adapter."""
     decoder, ids = loaded.decoder, prompt.token_ids.tolist()
     entries = [(i.offset, i.offset + i.num_tokens, prompt.encoder_inputs[i.mm_hash]) for i in prompt.images]
     assert loaded.encoder is not None
