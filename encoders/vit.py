@@ -69,7 +69,8 @@ class VisionTower:
 
         def linear(name: str) -> nn.Linear:
             weight, bias = get(f"{name}.weight"), get(f"{name}.bias")
-            module = self.projections[name] = nn.Linear(*reversed(weight.shape), device="meta")
+            outputs, inputs = weight.shape
+            module = self.projections[name] = nn.Linear(inputs, outputs, device="meta")
             module.weight, module.bias = (nn.Parameter(tensor, requires_grad=False) for tensor in (weight, bias))
             return module
 

@@ -42,5 +42,5 @@ class EncoderLora:
         if units is None or not site.filled[units[0]]:
             return output
         a, b = site.a[units].flatten(0, 1), site.b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
-        [x] = inputs
+        x: torch.Tensor = inputs[0]
         return output + ((x.to(a.dtype) @ a.t()) @ b).to(output.dtype)

@@ -128,7 +128,8 @@ def test_greedy_tokens_are_those_of_peft(adapted: Adapted, expected: list[Tokens
     assert len(set(expected[:4])) == 4  # every adapter matters
 
 
-def test_logits_of_every_position(adapted: Adapted) -> None:
+@pytest.mark.parametrize("adapted", list(all_cases()), indirect=True)
+def test_logits_of_every_position_in_every_family(adapted: Adapted) -> None:
     loaded = load(adapted.model, torch.float32)
     assert loaded.encoder is not None
     targets = loaded.model.lora_targets()
