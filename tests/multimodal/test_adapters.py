@@ -301,11 +301,13 @@ def refused(adapted: Adapted, folder: Path, message: str, **arguments: Any) -> N
 
 
 def test_modules_that_are_not_there(adapted: Adapted, tmp_path: Path) -> None:
+    """Nor are tables of positions, and what is no linear module, as Gemma 3's connector."""
     there = seeing_modules(adapted.oracles[None].model)[0]
     absent = there.replace(".0.", ".99.")
     assert absent != there
-    folder = write_adapter(tmp_path / "absent", {absent: (8, 8)})
-    refused(adapted, folder, f"it changes modules that the model does not have or .*: {absent}$")
+    for name in (absent, "model.vision_tower.embeddings.position_embedding", "model.multi_modal_projector"):
+        folder = write_adapter(tmp_path / "absent", {name: (8, 8)})
+        refused(adapted, folder, f"it changes modules that the model does not have or .*: {name}$")
     folder = write_adapter(tmp_path / "shape", {there: (7, 9)})
     refused(adapted, folder, rf"{there}\.lora_A\.weight has shape \[4, 9\], expected")
 

@@ -180,8 +180,7 @@ def _scan_operations(part: object) -> int:
 
 
 def _lora(model: Model, modules: tuple[str, ...] | None) -> tuple[int, tuple[ExpertCosts, ...]]:
-    """Elements per rank unit: in what every token meets, and of one expert. What sees images is not counted: pictures
-    are few beside tokens."""
+    """Elements per rank unit: in what every token meets, and of one expert. What sees images is left out."""
     routed = {name: part for part in model.decoder.plain_parts() if isinstance(part, MoE) for name in part.lora_names}
     dense, experts = 0, Counter[tuple[int, int]]()
     for name, shape in replace(model, vision=None).lora_targets().items():
