@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -137,7 +137,7 @@ class Seen:
     """A second a step; `encoded` hears of every image."""
 
     encoded: list[int]
-    variation = EXACT
+    variation: ClassVar[tuple[float, ...]] = EXACT
 
     def seconds(self, work: StepWork) -> float:
         self.encoded.extend(work.image_tokens)
@@ -147,7 +147,7 @@ class Seen:
 def test_steps_vary_around_what_they_take_and_always_alike() -> None:
     @dataclass(frozen=True, slots=True)
     class Varying(Linear):
-        variation = (0.5, 1.0, 1.5)
+        variation: ClassVar[tuple[float, ...]] = (0.5, 1.0, 1.5)
 
     traffic = workload([0.0], [1], [3000])
     [first, second] = [simulate(engine(Varying()), traffic).records.gaps for _ in range(2)]
