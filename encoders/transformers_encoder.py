@@ -36,14 +36,16 @@ class TransformersEncoder:
         return [embeddings[index] for index in range(len(inputs))]
 
     def _encode(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
-        """Arrays of inputs lie one after the other in those of the batch."""
-        batch = {
-            name: self._tensor(np.concatenate([entry.arrays[name] for entry in inputs])) for name in inputs[0].arrays
-        }
         compute: Any = self.model.get_image_features
-        output = compute(**batch, return_dict=True)
+        output = compute(**self._batch(inputs), return_dict=True)
         levels = getattr(output, "deepstack_features", None) or ()  # each for all pictures
         return [torch.cat(of_one, dim=-1) for of_one in zip(output.pooler_output, *levels)]
+
+    def _batch(self, inputs: Sequence[EncoderInput]) -> Mapping[str, torch.Tensor]:
+        """What transformers' model reads: arrays of inputs, one after the other."""
+        return {
+            name: self._tensor(np.concatenate([entry.arrays[name] for entry in inputs])) for name in inputs[0].arrays
+        }
 
     def _tensor(self, values: Any) -> torch.Tensor:
         tensor = torch.from_numpy(values).to(self._device)

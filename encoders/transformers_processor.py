@@ -14,18 +14,15 @@ from PIL import Image
 
 from .images import MAX_PIXELS, mm_hash
 from .inputs import Arrays, EncoderInput, ImageTokens, ProcessedImage
-
-FILES = ("preprocessor_config.json", "processor_config.json")
+from .processor_files import image_keys
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What one picture becomes: `parts` as in ProcessedImage; for every entry its arrays and its runs of tokens; and
-    `grid` as in EncoderInput, where there is one entry."""
+    """What one picture becomes: `parts` as in ProcessedImage; for every entry its arrays and its runs of tokens."""
 
     parts: tuple[str | int, ...]
     entries: Sequence[tuple[Arrays, tuple[int, ...]]]
-    grid: tuple[int, int] | None = None
 
 
 # What an image processor gave for one picture -> what the picture becomes
@@ -64,7 +61,7 @@ class TransformersImageProcessor:
         expansion = self._expand({name: np.asarray(values) for name, values in features.items()})
         name, several = mm_hash(image), len(expansion.entries) > 1
         inputs = (
-            EncoderInput(f"{name}-{index}" if several else name, arrays, runs, expansion.grid)
+            EncoderInput(f"{name}-{index}" if several else name, arrays, runs)
             for index, (arrays, runs) in enumerate(expansion.entries)
         )
         return ProcessedImage(expansion.parts, tuple(inputs))
@@ -88,7 +85,7 @@ def load_image_processor(folder: Path) -> Any:
 
     Raises ValueError for one that cannot be read. No code of the checkpoint is ever run.
     """
-    if not any((folder / file).is_file() for file in FILES):
+    if image_keys(folder) is None:
         return None
     from transformers import AutoImageProcessor
 
