@@ -20,7 +20,7 @@ from .tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A prompt with every image token repeated. starts: where each token stood before; the last one: their number."""
+    """A prompt with every image token repeated. starts: where each of the tokens before begins in it, then its end."""
 
     token_ids: TokenIds
     starts: Ints
@@ -37,8 +37,7 @@ class Expanded:
 class PromptImages:
     """Nothing changes after construction.
 
-    processor: None where the model takes no images, and no_images says why. max_images: of one prompt; None: any
-    number.
+    processor: None where the model takes no images; no_images says why. max_images: of a prompt; None: any number.
     """
 
     def __init__(
