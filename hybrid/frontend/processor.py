@@ -153,7 +153,7 @@ class Processor:
         if self.images is not None:
             mark = tokenizer.token(self.images.placeholder_id)
             pieces = text.split(mark)
-            processed = self._images.read(images, len(pieces) - 1)
+            processed = self._read(images, len(pieces) - 1)
         texts = [self._images.text(image) for image in processed]
         encoded = tokenizer.encode(
             pieces[0] + "".join(replacement + piece for replacement, piece in zip(texts, pieces[1:])),
@@ -171,11 +171,27 @@ class Processor:
         processed: list[ProcessedImage] = []
         if self.images is not None:
             places = np.flatnonzero(token_ids == self.images.placeholder_id)
-            processed = self._images.read(images, len(places))
+            processed = self._read(images, len(places))
             first, *others = np.split(token_ids, places)  # others begin with a placeholder
             replaced = (np.concatenate([self._images.token_ids(i), p[1:]]) for i, p in zip(processed, others))
             token_ids = np.concatenate([first, *replaced])
         return self._finish(None, token_ids, processed, cache_salt, ())
+
+    def _read(self, images: Sequence[ImageSource], num_placeholders: int) -> list[ProcessedImage]:
+        """The pictures, as many as placeholders; of too many for the context the later ones are not even decoded."""
+        processed, num_tokens = [], 0
+        for image in self._images.read(images, num_placeholders):
+            processed.append(image)
+            num_tokens += sum(run for entry in image.inputs for run in entry.runs)
+            if num_tokens >= self._max_model_len:
+                raise self._too_long(f"{num_tokens} tokens in its first {len(processed)} images")
+        return processed
+
+    def _too_long(self, what: str) -> PromptTooLongError:
+        most = self._max_model_len - 1
+        return PromptTooLongError(
+            f"the prompt has {what}, more than the {most} that max_model_len {self._max_model_len} leaves room for"
+        )
 
     def _require_tokenizer(self, what: str) -> Tokenizer:
         if self.tokenizer is None:
@@ -212,10 +228,7 @@ class Processor:
         expanded = self._images.expand(token_ids, images)
         length = len(expanded.token_ids)
         if length >= self._max_model_len:
-            raise PromptTooLongError(
-                f"the prompt has {length} tokens, more than the {self._max_model_len - 1} that max_model_len "
-                f"{self._max_model_len} leaves room for"
-            )
+            raise self._too_long(f"{length} tokens")
         hints = sorted({*hints, *token_ends(token_ids, self._eos_token_ids, self.tokenizer)})
         moved = (int(expanded.starts[hint]) for hint in hints)
         return Prompt(

@@ -3,7 +3,7 @@
 Knows nothing of templates and of lengths. Everything wrong with an image is one ValueError sentence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,22 +68,21 @@ class PromptImages:
         if self._max_images is not None and num_images > self._max_images:
             raise ValueError(f"the prompt brings {num_images} images, limit_mm_per_prompt allows {self._max_images}")
 
-    def read(self, sources: Sequence[ImageSource], num_placeholders: int) -> list[ProcessedImage]:
-        """The pictures, as many as placeholders. Raises ValueError."""
+    def read(self, sources: Sequence[ImageSource], num_placeholders: int) -> Iterator[ProcessedImage]:
+        """The pictures, as many as placeholders, each made ready when it is asked for. Raises ValueError."""
         assert self.processor is not None
         if num_placeholders != len(sources):
             name, count = self._name(self.processor.placeholder_id), _count(len(sources), "image")
             if num_placeholders == 0:
                 raise ValueError(f"the prompt brings {count} but no placeholder; write {name} where each belongs")
             raise ValueError(f"the prompt has {_count(num_placeholders, 'image placeholder')} ({name}) and {count}")
-        processed = []
         for index, source in enumerate(sources):
             try:
-                processed.append(self.processor(load_image(resolve_image(source))))
+                processed = self.processor(load_image(resolve_image(source)))
             except ValueError as error:
                 several = len(sources) > 1
                 raise ValueError(f"image {index + 1} of {len(sources)}: {error}" if several else str(error)) from None
-        return processed
+            yield processed
 
     def text(self, image: ProcessedImage) -> str:
         """What replaces the picture's placeholder in a text. Needs a tokenizer."""
