@@ -1,8 +1,8 @@
 """Qwen2.5-VL: the image token, as often as the picture has squares of patches; marks around it are the chat template's.
 
-Pictures have up to 16 megapixels, so what is kept of one until its request ends are bytes: an eighth of what
-transformers' image processor makes of them, which the encoder looks up. Source: transformers'
-`processing_qwen2_5_vl.py` and `image_processing_pil_qwen2_vl.py`.
+Pictures have up to 16 megapixels, so what is kept of one until its request ends are its scaled bytes, once:
+transformers' image processor makes eight times as many of them. Source: transformers' `processing_qwen2_5_vl.py` and
+`image_processing_pil_qwen2_vl.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from PIL import Image
 from ..images import mm_hash
 from ..inputs import Arrays, EncoderInput, ProcessedImage, VisionFacts
 from ..transformers_encoder import TransformersEncoder
-from ..transformers_processor import load_image_processor
+from ..transformers_processor import byte_values, load_image_processor
 from . import GetTensor, given
 
 
@@ -32,14 +32,13 @@ class Layout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PatchProcessor:
-    """See `inputs.ImageProcessor`. merge: patches on a side of a token. values: float32 [channels, 256], what the tower
-    reads for every byte."""
+    """See `inputs.ImageProcessor`. merge: patches on a side of a token. byte_values: see that."""
 
     image_token_id: int
     layout: Layout
     merge: int
     resample: Image.Resampling
-    values: NDArray[np.float32]
+    byte_values: NDArray[np.float32]
 
     @property
     def placeholder_id(self) -> int:
@@ -50,18 +49,18 @@ class PatchProcessor:
         rows, columns = self.layout.grid(*image.size)
         scaled = image.resize((columns * self.layout.side, rows * self.layout.side), self.resample)
         arrays: Arrays = {
-            "pixels": self._patches(np.asarray(scaled), rows, columns),
-            "values": self.values[None],
+            "pixel_values": self._patches(np.asarray(scaled), rows, columns),
+            "byte_values": self.byte_values,
             "image_grid_thw": np.array([[1, rows * self.merge, columns * self.merge]], dtype=np.int64),
         }
         entry = EncoderInput(mm_hash(image), arrays, (rows * columns,), (rows, columns))
         return ProcessedImage((self.image_token_id,), (entry,))
 
     def _patches(self, pixels: NDArray[np.uint8], rows: int, columns: int) -> NDArray[np.uint8]:
-        """[height, width, channels] -> [patches, channels, pixels of a patch], those of a token one after the other."""
+        """[height, width, channels] -> [patches, channels, height, width], those of a token together."""
         merge, patch = self.merge, self.layout.side // self.merge
         squares = pixels.reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 6, 2, 5)
-        return squares.reshape(rows * columns * merge**2, 3, patch**2)
+        return squares.reshape(-1, 3, patch, patch)
 
 
 class PatchEncoder(TransformersEncoder):
@@ -73,15 +72,9 @@ class PatchEncoder(TransformersEncoder):
         self._frames = given(config["vision_config"], "temporal_patch_size", default=2)
 
     def _batch(self, inputs: Sequence[EncoderInput]) -> Mapping[str, torch.Tensor]:
-        batch = dict(super()._batch(inputs))
-        pixels, values = batch.pop("pixels"), batch.pop("values")[0]
-        channels = [
-            values[channel].index_select(0, pixels[:, channel].int().flatten()).view(len(pixels), 1, 1, -1)
-            for channel in range(len(values))
-        ]
-        # a picture stands still: its frames are equal
-        batch["pixel_values"] = torch.cat(channels, dim=1).expand(-1, -1, self._frames, -1).flatten(1)
-        return batch
+        batch = super()._batch(inputs)
+        patches = batch["pixel_values"].unsqueeze(2).expand(-1, -1, self._frames, -1, -1)  # a picture stands still
+        return {**batch, "pixel_values": patches.flatten(1)}
 
 
 def encoder(config: Mapping[str, Any], get: GetTensor) -> PatchEncoder:
@@ -96,14 +89,4 @@ def image_processor(config: Mapping[str, Any], folder: Path, vision: VisionFacts
         return None
     layout: Any = vision.tokens
     merge = given(config["vision_config"], "spatial_merge_size", default=2)
-    return PatchProcessor(vision.image_token_id, layout, merge, processor.resample, _values(processor))
-
-
-def _values(processor: Any) -> NDArray[np.float32]:
-    """What transformers' image processor makes of every byte of a channel."""
-    values = np.broadcast_to(np.arange(256, dtype=np.uint8), (3, 1, 256))
-    if processor.do_rescale:
-        values = processor.rescale(values, processor.rescale_factor)
-    if processor.do_normalize:
-        values = processor.normalize(values, processor.image_mean, processor.image_std)
-    return values[:, 0].astype(np.float32)
+    return PatchProcessor(vision.image_token_id, layout, merge, processor.resample, byte_values(processor))

@@ -127,6 +127,20 @@ def test_prompts_are_those_of_the_processor(oracle: Oracle, alone: LLM) -> None:
         assert len(set(prompt.encoder_inputs)) == len(prompt.images)
 
 
+def test_pixels_are_those_of_the_processor(oracle: Oracle, loaded: LoadedModel, alone: LLM) -> None:
+    """To the last bit, though they are kept as bytes; LFM2-VL has a test of its own, as we prepare its pictures."""
+    encoder, messages = loaded.encoder, [user(image(5, 50, 23))]
+    assert isinstance(encoder, TransformersEncoder)
+    entries = process(alone, messages).encoder_inputs.values()
+    kept = {entry.arrays["pixel_values"].dtype for entry in entries}
+    if loaded.config["model_type"] == "lfm2_vl":
+        assert kept == {np.dtype(np.float32)}
+        return
+    assert kept == {np.dtype(np.uint8)}
+    pixels = torch.cat([encoder._batch([entry])["pixel_values"].flatten() for entry in entries])
+    assert torch.equal(pixels, oracle.inputs(messages)["pixel_values"].flatten())
+
+
 def test_the_blueprint_counts_the_tokens_of_any_picture(loaded: LoadedModel, alone: LLM) -> None:
     """Those of its entries, and the encoder makes as many embeddings."""
     encoder, vision = loaded.encoder, loaded.model.vision
