@@ -24,10 +24,10 @@ class EncoderInput:
     """One entry of the encoder pool: what the encoder makes embeddings of.
 
     `mm_hash`: equal hashes mean equal embeddings. `runs`: lengths of its runs of image tokens in a prompt, in order;
-    what stands between two runs is text. The entry covers a prompt from its first run's first token to its last run's
-    last, and has an embedding for each of them; those between runs are never read. `grid`: rows and columns of tokens,
-    where they are one run and the model's positions follow them (mrope). `lora_id`: the adapter that changes how it is
-    seen; 0: none does.
+    between two runs stands one token of text. The entry covers a prompt from its first run's first token to its last
+    run's last, and has an embedding for each of them; those between runs are never read. `grid`: rows and columns of
+    tokens, where they are one run and the model's positions follow them (mrope). `lora_id`: the adapter that changes
+    how it is seen; 0: none does.
     """
 
     mm_hash: str
@@ -53,15 +53,24 @@ class ProcessedImage:
     inputs: tuple[EncoderInput, ...]
 
 
+class ImageCost(Protocol):
+    """What a picture takes."""
+
+    @property
+    def entries(self) -> tuple[int, ...]:
+        """Embeddings of each of its inputs."""
+        ...
+
+
 class ImageTokens(Protocol):
     """How many embeddings a picture becomes."""
 
     @property
     def most(self) -> int:
-        """Of any picture; of each, where all become as many."""
+        """Of any input; of each, where all have as many."""
         ...
 
-    def __call__(self, width: int, height: int) -> int:
+    def __call__(self, width: int, height: int) -> ImageCost:
         """Raises ValueError for a picture that the model cannot be shown."""
         ...
 

@@ -83,7 +83,9 @@ class Model:
             layers=self.decoder.layer_specs(CacheDtypes(dtype, state_dtype)),
             encoder=None
             if self.vision is None
-            else EncoderSpec(self.vision.width, self.vision.tokens.most, dtype, self.vision.tokens.least),
+            else EncoderSpec(
+                self.decoder.image_embedding_size, self.vision.tokens.most, dtype, self.vision.tokens.least
+            ),
         )
 
 

@@ -171,6 +171,16 @@ def test_images_are_encoded_once() -> None:
     assert seen.encoded == [20] * 10
 
 
+def test_an_image_of_several_entries() -> None:
+    """Of 8, 8 and 3 tokens, with a mark behind them."""
+    given = Surroundings(context="30", output="3", images=2, image_tokens=20, num_requests=1)
+    seen = Seen([])
+    model = replace(engine(seen, config=SchedulerConfig(max_image_tokens=8)), image_entries=(8, 8, 3))
+    outcome = simulate(model, parse_workload("steady", given))
+    assert (outcome.records.fate == Fate.COMPLETED).all() and outcome.records.prompt_tokens.tolist() == [70]
+    assert seen.encoded == [8, 8, 3] * 2
+
+
 def test_nothing_is_sent_after_the_duration_and_nothing_measured_before_the_warm_up() -> None:
     outcome = simulate(engine(), workload(np.arange(100.0), 50, 10), Conditions(duration=50.0, warmup=20.0))
     assert np.bincount(outcome.records.fate).tolist() == [49, 0, 51]
