@@ -29,8 +29,8 @@ class CheckedImageProcessor:
 
     def __call__(self, image: Image.Image) -> ProcessedImage:
         """See `inputs.ImageProcessor`."""
-        tokens = self._tokens(*image.size)
-        if tokens > self._max_tokens:
+        expected = self._tokens(*image.size).entries
+        if (tokens := sum(expected)) > self._max_tokens:
             raise ImageTooLargeError(
                 f"an image of {image.width} x {image.height} pixels becomes {tokens} tokens, and a prompt has at most "
                 f"{self._max_tokens}"
@@ -38,15 +38,15 @@ class CheckedImageProcessor:
         try:
             processed = self._processor(image)
         except ValueError as error:
-            raise ValueError(_one_line(error)) from None
+            raise ValueError(one_line(error)) from None
         except Exception as error:  # whatever a configuration or a picture makes a library raise
-            what = f"{type(error).__name__}: {_one_line(error)}"
+            what = f"{type(error).__name__}: {one_line(error)}"
             raise ValueError(f"an image of {image.width} x {image.height} pixels cannot be prepared: {what}") from None
-        made = sum(entry.num_tokens for entry in processed.inputs)
-        if made != tokens:
+        made = tuple(entry.num_tokens for entry in processed.inputs)
+        if made != expected:
             raise ValueError(
-                f"the checkpoint's image processor makes {made} tokens of an image of {image.width} x {image.height} "
-                f"pixels, and its configuration says {tokens}"
+                f"the checkpoint's image processor makes {sum(made)} tokens in {len(made)} parts of an image of "
+                f"{image.width} x {image.height} pixels, and its configuration says {tokens} in {len(expected)}"
             )
         return processed
 
@@ -67,11 +67,12 @@ def try_out(processor: CheckedImageProcessor, encoder: Encoder) -> None:
         [embeddings] = encoder([entry])
         finite = bool(embeddings.isfinite().all())
     except Exception as error:
-        raise ValueError(f"the vision tower computes nothing: {type(error).__name__}: {_one_line(error)}") from None
+        raise ValueError(f"the vision tower computes nothing: {type(error).__name__}: {one_line(error)}") from None
     if len(embeddings) != entry.num_tokens or not finite:
         what = f"{len(embeddings)} embeddings where a prompt has {entry.num_tokens} tokens" if finite else "NaN"
         raise ValueError(f"the vision tower makes {what} of a picture")
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What an error says, as part of a sentence."""
     return " ".join(str(error).split())[:200] or type(error).__name__

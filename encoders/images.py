@@ -62,6 +62,15 @@ def load_image(source: ImageSource) -> Image.Image:
         return _to_rgb(image, name)
 
 
+def image_size(data: bytes) -> tuple[int, int]:
+    """Width and height of an encoded picture, of which only the header is read. Raises ValueError for what is no
+    picture, or one that `load_image` refuses for its size."""
+    name = "the image data"
+    with _open(BytesIO(data), name) as image:
+        _check_size(*image.size, name)
+        return image.size
+
+
 def mm_hash(image: Image.Image) -> str:
     """Content hash of an RGB picture: pictures with equal pixels share their embeddings."""
     digest = blake2b(repr(image.size).encode(), digest_size=16)

@@ -29,6 +29,7 @@ from .layers.step import Step
 from .layers.zamba2 import SharedBlock, SharedHybrid
 from .ops.dispatch import select_ops
 from .ops.lora import LoraBatch
+from .ops.packages.shapes import RecurrentShapes
 from .weights import Weights
 
 Layer = Callable[[torch.Tensor, Step], torch.Tensor]
@@ -85,7 +86,7 @@ class Decoder:
         self.image_token_id = None if model.vision is None else model.vision.image_token_id
         self.bidirectional_images = model.vision is not None and model.vision.bidirectional
         self.spec = model.spec(str(weights.dtype).removeprefix("torch."))
-        self._ops = select_ops(weights.device)
+        self._ops = select_ops(weights.device, RecurrentShapes.of(design.plain_parts(), weights.dtype))
         self.dtype = weights.dtype
         self._norm = Norm(design.norm, weights)
         # A tied table is kept twice where projections are packed: once to look rows up, once as the head.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..checked import CheckedImageProcessor, try_out
+from ..checked import CheckedImageProcessor, one_line, try_out
 from ..inputs import Encoder, ImageProcessor, VisionFacts
 
 GetTensor = Callable[[str], torch.Tensor]
@@ -41,14 +41,14 @@ def image_processor(
 ) -> ImageProcessor | None:
     """That of the checkpoint's family, tried out with its encoder. max_tokens: of a picture; larger ones are refused
     before they are prepared. See `Family`."""
-    processor = family(config["model_type"]).image_processor(config, folder, vision)
-    if processor is None:
-        return None
-    checked = CheckedImageProcessor(processor, vision.tokens, max_tokens)
     try:
+        processor = family(config["model_type"]).image_processor(config, folder, vision)
+        if processor is None:
+            return None
+        checked = CheckedImageProcessor(processor, vision.tokens, max_tokens)
         try_out(checked, encoder)
-    except ValueError as error:
-        raise ValueError(f"{folder} cannot be shown pictures: {error}") from None
+    except Exception as error:  # whatever its files make libraries raise
+        raise ValueError(f"{folder} cannot be shown pictures: {one_line(error)}") from None
     return checked
 
 

@@ -13,7 +13,8 @@ import torch
 from ..context import AttentionCache, BlockTables, ForwardContext, StateCache
 from . import cpu
 from .attention import TorchAttention
-from .choice import choose
+from .choice import choose, packages_take_part
+from .packages.shapes import RecurrentShapes
 from .recurrent import TorchRecurrent
 from .workspace import Workspace
 
@@ -147,13 +148,19 @@ class TorchOps:
         return TorchRecurrent.plan(context, cache)
 
 
-def select_ops(device: torch.device) -> Ops:
-    """The implementation for `device`, see `choice`."""
+def select_ops(device: torch.device, shapes: RecurrentShapes | None = None) -> Ops:
+    """The implementation for `device`, see `choice`. shapes: of the model; where other packages may compute some of it,
+    their functions are tried at these sizes, now."""
     match choose(device):
         case "triton":
             from .triton.ops import TritonOps  # triton is not installed everywhere
 
-            return TritonOps()
+            when = packages_take_part(device)
+            if shapes is None or when == "never":
+                return TritonOps()
+            from .packages.choose import choose_kernels, gpu_seconds
+
+            return TritonOps(choose_kernels(device, shapes, gpu_seconds, always=when == "always"))
         case "cpu":
             return cpu.CpuOps()
         case "torch":

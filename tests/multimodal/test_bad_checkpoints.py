@@ -15,17 +15,17 @@ from PIL import Image
 from hybrid import LLM
 from hybrid.encoders.checked import CheckedImageProcessor
 from hybrid.encoders.inputs import EncoderInput, ProcessedImage
-from hybrid.models.blueprint.vision import FixedTokens
+from hybrid.models.blueprint.vision import FixedTokens, ImageCost
 
 from .oracle import Oracle, all_cases, picture
 
 NAN, HUGE = float("nan"), 10**12
 # case, where under "image_processor", value, part of the message
 IMAGE_PROCESSORS: list[tuple[str, str, Any, str]] = [
-    ("gemma3: windows", "rescale_factor", "x", "cannot be prepared: UFuncTypeError"),
-    ("gemma3: windows", "rescale_factor", {}, "cannot be prepared: TypeError"),
-    ("gemma3: windows", "image_mean", NAN, "pixel_values of a picture that are not finite"),
-    ("gemma3: windows", "image_std", 0, "pixel_values of a picture that are not finite"),
+    ("gemma3: windows", "rescale_factor", "x", "ufunc 'multiply'"),
+    ("gemma3: windows", "rescale_factor", {}, "unsupported operand"),
+    ("gemma3: windows", "image_mean", NAN, "byte_values of a picture that are not finite"),
+    ("gemma3: windows", "image_std", 0, "byte_values of a picture that are not finite"),
     ("gemma3: windows", "image_mean", [0.5, 0.5], "mean must have 3 elements"),
     ("gemma3: windows", "resample", -1, "resampl"),
     ("gemma3: windows", "size.height", HUGE, "size.height must be an integer from 1 to 8,000"),
@@ -160,7 +160,9 @@ def test_whatever_a_processor_raises_is_one_sentence(error: Exception) -> None:
 
 def test_tokens_that_the_blueprint_does_not_know() -> None:
     processor = CheckedImageProcessor(Odd(lambda: 5), FixedTokens(4), 10)
-    with pytest.raises(ValueError, match="makes 5 tokens of an image of 200 x 1 pixels, and its configuration says 4"):
+    with pytest.raises(
+        ValueError, match="makes 5 tokens in 1 parts of an image of 200 x 1 pixels, and its configuration says 4"
+    ):
         processor(Image.new("RGB", (200, 1)))
 
 
@@ -168,8 +170,8 @@ def test_an_image_that_no_prompt_holds_is_not_prepared() -> None:
     """A few bytes may be a picture whose pixels take gigabytes while they are prepared."""
 
     class AreaTokens(FixedTokens):
-        def __call__(self, width: int, height: int) -> int:
-            return 4 if width <= 100 else width * height
+        def __call__(self, width: int, height: int) -> ImageCost:
+            return ImageCost((4 if width <= 100 else width * height,))
 
     odd = Odd(lambda: 4)
     processor = CheckedImageProcessor(odd, AreaTokens(4), 10)

@@ -4,6 +4,7 @@ from ...context import AttentionCache, BlockTables, ForwardContext, StateCache
 from ..workspace import Workspace
 from .attention import TritonAttention
 from .recurrent import TritonRecurrent
+from .recurrent_kernels import OURS, RecurrentKernels
 
 
 class TritonOps:
@@ -11,8 +12,9 @@ class TritonOps:
 
     name = "triton"
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: RecurrentKernels = OURS) -> None:
         self._workspace = Workspace()
+        self._kernels = kernels
 
     def plan_attention(
         self,
@@ -26,4 +28,4 @@ class TritonOps:
 
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> TritonRecurrent:
         del cache
-        return TritonRecurrent.plan(context)
+        return TritonRecurrent.plan(context, self._kernels)
