@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from .checked import one_line
 from .inputs import EncoderInput
 
 DECODERS = ("language_model", "text_model")  # what transformers' whole models call their text decoder
@@ -97,7 +98,7 @@ def _build(config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> nn.
 
 
 def _refused(error: Exception) -> ValueError:
-    return ValueError(f"transformers cannot build the vision tower: {' '.join(str(error).split())[:200]}")
+    return ValueError(f"transformers cannot build the vision tower: {one_line(error)}")
 
 
 def _looked_up(pixels: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .checked import one_line
 from .images import MAX_PIXELS, mm_hash
 from .inputs import Arrays, EncoderInput, ImageTokens, ProcessedImage
 from .processor_files import image_keys
@@ -111,8 +112,7 @@ def load_image_processor(folder: Path, check_sides: bool = True) -> Any:
                 raise ValueError(f"{name}.{edge} must be an integer from 1 to {MAX_SIDE:,}, got {side!r}")
         return processor
     except Exception as error:  # whatever its files make transformers raise
-        what = " ".join(str(error).split())[:200]
-        raise ValueError(f"the image processor of {folder} cannot be read: {what}") from None
+        raise ValueError(f"the image processor of {folder} cannot be read: {one_line(error)}") from None
 
 
 def byte_values(processor: Any) -> NDArray[np.float32]:
