@@ -12,7 +12,7 @@ from .blueprint import decoder as blueprint
 from .blueprint import experts, parts, per_layer, recurrent, zamba2
 from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
-from .context import ForwardContext
+from .context import Context
 from .layers.attention import Attention
 from .layers.delta_net import GatedDeltaNet
 from .layers.linear import Linear
@@ -77,6 +77,7 @@ class Decoder:
     """`forward` reads and writes the caches that its context brings: one per entry of `spec`, in layer order.
 
     The dtype of weights, keys and values is that of `weights`; scans, norms and logits are float32.
+    can_capture: a CUDA graph may hold `forward` of a DecodeContext.
     """
 
     def __init__(self, model: Model, weights: Weights) -> None:
@@ -116,6 +117,7 @@ class Decoder:
             layers.append(tuple(branches))
         self._layers = tuple(layers)
         self.lora_sites = weights.sites
+        self.can_capture = self._ops.captures and not any(map(_asks_the_device, design.layers))
 
     @property
     def max_positions(self) -> int:
@@ -125,7 +127,7 @@ class Decoder:
     def vocab_size(self) -> int:
         return self._design.vocab_size
 
-    def forward(self, context: ForwardContext) -> torch.Tensor:
+    def forward(self, context: Context) -> torch.Tensor:
         """Hidden states [num_tokens, hidden_size] after the last layer, before the final norm.
 
         Mutates the caches in `context`: keys and values of every token, and the state of every row.
@@ -169,6 +171,12 @@ class Decoder:
                 factor = torch.tensor(factor, dtype=x.dtype).item()
             x = x * factor
         return x
+
+
+def _asks_the_device(layer: blueprint.Layer) -> bool:
+    """Whether the layer waits for numbers from the device: experts, for how many tokens chose each."""
+    inner = (part.part if isinstance(part, blueprint.Normed) else part for part in layer.parts())
+    return any(isinstance(part, experts.MoE) for part in inner)
 
 
 def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: dict[str, int], blocks: Blocks) -> Layer:

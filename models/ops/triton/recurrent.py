@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...context import ForwardContext, StateCache
+from ...context import DecodeContext, ForwardContext, StateCache
 from ..deferred import Recorder
 from ..recurrent_plan import RecurrentRows
 from . import conv, delta_rule, selective, ssd
@@ -28,6 +28,11 @@ class TritonRecurrent:
     def of(cls, rows: RecurrentRows) -> "TritonRecurrent":
         """The plan for `rows`, of which none is deferred."""
         return cls(RecurrentTables.of(rows), None)
+
+    @classmethod
+    def of_decodes(cls, context: DecodeContext) -> "TritonRecurrent":
+        """The plan for a step that a graph replays."""
+        return cls(RecurrentTables.of_decodes(context.state_slots[context.rows], context.positions), None)
 
     def conv(
         self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cache: StateCache
