@@ -2,8 +2,8 @@
 
 An explicit argument, never a global. Rows with exactly one token ("decode rows") come first, longer chunks after them,
 so that every operation splits its tokens with one slice. Numbers that steer control flow stay on the host as numpy
-arrays; an operation's `plan` uploads what its kernels need, once per step. DecodeContext is the same for decode rows alone
-and for graphs, with everything on the device. This file knows neither requests nor pools.
+arrays; an operation's `plan` uploads what its kernels need, once per step. DecodeContext is the same for decode rows
+alone, with everything on the device, for graphs. This file knows neither requests nor pools.
 """
 
 from __future__ import annotations

@@ -91,6 +91,9 @@ class Decoder:
         self._norm = Norm(design.norm, weights)
         # A tied table is kept twice where projections are packed: once to look rows up, once as the head.
         self._embedding = weights(design.embedding)
+        self._embedding_factor = design.embedding_multiplier
+        if design.embedding_multiplier_rounded:
+            self._embedding_factor = torch.tensor(self._embedding_factor, dtype=self._embedding.dtype).item()
         size = self._embedding.shape
         self._table_site = weights.site(design.embedding.removesuffix(".weight"), *size, table=True)
         head = design.head or design.tied_head
@@ -165,12 +168,7 @@ class Decoder:
         x = self._embedding.index_select(0, token_ids)
         if lora is not None:
             lora.add_rows(self._table_site, token_ids, x)
-        if self._design.embedding_multiplier != 1.0:
-            factor = self._design.embedding_multiplier
-            if self._design.embedding_multiplier_rounded:
-                factor = torch.tensor(factor, dtype=x.dtype).item()
-            x = x * factor
-        return x
+        return x if self._embedding_factor == 1.0 else x * self._embedding_factor
 
 
 def _asks_the_device(layer: blueprint.Layer) -> bool:

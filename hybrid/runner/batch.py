@@ -35,8 +35,8 @@ class Drafted:
 class WantedLogits:
     """Which hidden states become logits.
 
-    Logit row k belongs to sampling row owner[k] (plan order) and decides the token at positions[k] of row rows[k]. A row
-    with d drafts has 1 + d logit rows, one after the other.
+    Logit row k belongs to sampling row owner[k] (plan order) and decides the token at positions[k] of row rows[k]. A
+    row with d drafts has 1 + d logit rows, one after the other.
     """
 
     tokens: Ints  # [num_logits] into the flat batch

@@ -13,8 +13,8 @@ def truncate(
 ) -> None:
     """Mutates logits [n, vocab_size] (temperature applied): tokens cut off become -inf; at least one stays.
 
-    top_k [n] int64 (0: all), top_p [n] and min_p [n] float32; None: no row has any. Order as in vLLM: min-p, then top-k,
-    then top-p of what top-k left.
+    top_k [n] int64 (0: all), top_p [n] and min_p [n] float32; None: no row has any. Order as in vLLM: min-p, then
+    top-k, then top-p of what top-k left.
     """
     if min_p is not None:
         floor = logits.amax(dim=-1, keepdim=True) + torch.log(min_p)[:, None]  # log 0 is -inf: keeps all

@@ -3,12 +3,15 @@
 Without a GPU nothing is captured: the same function runs over the same buffers and tables.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybrid.models.context import AttentionCache, Context, DecodeContext, StateCache
 from hybrid.models.decoder import Decoder
@@ -89,15 +92,16 @@ def tensors(runner: ModelRunner) -> list[torch.Tensor]:
     return found
 
 
-def check_padded_steps(mixers: str, count: int, steps: int) -> None:
-    """`count` rows decode, with and without padding; poison is everywhere but where the rows wrote."""
+def check_padded_steps(mixers: str, count: int, steps: int, growth: int = 7) -> None:
+    """`count` rows decode, with and without padding; poison is everywhere but where the rows wrote. growth: of the
+    prompts, from row to row."""
     model = poisoned_model(mixers)
     alone, padded = (PlanDriver(model, runner_sizes(), device=DEVICE, decode_graphs=graphs) for graphs in (False, True))
     names = [f"r{i}" for i in range(count)]
     for driver in (alone, padded):
         for i, name in enumerate(names):
-            driver.add(name, prompt_of(1 + 7 * i, i), GREEDY)
-        driver.step({name: 1 + 7 * i for i, name in enumerate(names) if i})
+            driver.add(name, prompt_of(1 + growth * i, i), GREEDY)
+        driver.step({name: 1 + growth * i for i, name in enumerate(names) if i})
     graphs = padded.runner.graphs
     assert graphs is not None
     for step in range(steps):
@@ -127,10 +131,9 @@ def test_padding_is_inert(mixers: str, count: int) -> None:
     check_padded_steps(mixers, count, steps=12)
 
 
-@pytest.mark.parametrize("count", [3, 5])
-def test_padding_is_inert_in_kernels(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_is_inert_in_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    check_padded_steps("mFs", count, steps=3)
+    check_padded_steps("mFs", 3, steps=2, growth=2)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -183,7 +186,7 @@ FAMILIES = (
 )
 
 
-def check_family(case: str, folder: Path, steps: int) -> None:
+def check_family(case: str, folder: Path, steps: int, growth: int) -> None:
     """The same tokens with and without padding."""
     oracle = Oracle(all_cases()[case], folder)
     model = load(oracle.folder, torch.float32, DEVICE).decoder
@@ -191,7 +194,7 @@ def check_family(case: str, folder: Path, steps: int) -> None:
     for graphs in (False, True):
         driver = PlanDriver(model, runner_sizes(max_model_len=48), device=DEVICE, decode_graphs=graphs)
         for i in range(3):
-            driver.add(f"r{i}", [2 + token % (oracle.vocab_size - 2) for token in prompt_of(1 + 6 * i, i)])
+            driver.add(f"r{i}", [2 + token % (oracle.vocab_size - 2) for token in prompt_of(1 + growth * i, i)])
         said.append(driver.run(steps, chunk=100))
         assert not graphs or (driver.runner.graphs is not None and driver.runner.graphs.num_steps == steps - 1)
     assert said[0] == said[1]
@@ -199,13 +202,13 @@ def check_family(case: str, folder: Path, steps: int) -> None:
 
 @pytest.mark.parametrize("case", FAMILIES)
 def test_families(case: str, tmp_path: Path) -> None:
-    check_family(case, tmp_path, 8)
+    check_family(case, tmp_path, 8, 6)
 
 
-@pytest.mark.parametrize("case", ["gpt_oss: yarn", "qwen3_next: every third layer", "recurrent_gemma: attention last"])
+@pytest.mark.parametrize("case", ["qwen3_next: every third layer", "recurrent_gemma: attention last"])
 def test_families_in_kernels(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    check_family(case, tmp_path, 3)
+    check_family(case, tmp_path, 2, 1)
 
 
 def test_what_a_graph_serves() -> None:
@@ -257,10 +260,29 @@ def test_graphs_are_for_devices_that_capture() -> None:
     assert ModelRunner(model, runner_sizes(), DEVICE, decode_graphs=True).graphs is not None
 
 
-@pytest.mark.parametrize(("case", "can"), [("gpt_oss: yarn", False), ("gemma2: capped, tied", True)])
-def test_experts_are_not_captured(case: str, can: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class NoWaiting(TorchDispatchMode):
+    """Refuses what a graph cannot hold: reading from the device, results of unknown size, constants from the host."""
+
+    REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique", "lift_fresh", "scalar_tensor")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert not any(name in str(func) for name in self.REFUSED), f"{func} in a graph"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_a_graph_can_hold_what_is_captured(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And could not hold experts, which are not."""
     oracle = Oracle(all_cases()[case], tmp_path)
     monkeypatch.setenv("HYBRID_OPS", "torch")
     assert not load(oracle.folder, torch.float32, DEVICE).decoder.can_capture
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    assert load(oracle.folder, torch.float32, DEVICE).decoder.can_capture == can
+    model = load(oracle.folder, torch.float32, DEVICE).decoder
+    assert model.can_capture == (not case.startswith(("gpt_oss", "qwen3_next")))
+    graphs = ModelRunner(model, runner_sizes(), DEVICE, decode_graphs=True).graphs
+    assert graphs is not None
+    replay = graphs._graphs[2].replay
+    with torch.inference_mode():
+        replay()  # what is kept from the first time on
+        with nullcontext() if model.can_capture else pytest.raises(AssertionError, match="in a graph"), NoWaiting():
+            replay()
