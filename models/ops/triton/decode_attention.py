@@ -36,7 +36,6 @@ def cut(
     min_split,  # keys that a split has at least
     BLOCK_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    QUERIES: tl.constexpr,  # per tile
     SPLITS: tl.constexpr,
     SPLITS_PADDED: tl.constexpr,
 ):
@@ -64,7 +63,7 @@ def cut(
     tl.store(entry + 5, begin + (stop - begin) // BLOCK_N * BLOCK_N, mask=mask)
     tl.store(entry + 6, stop, mask=mask)
     tl.store(entry + 7, (split == 0).to(tl.int32), mask=mask)
-    tl.store(splits + i * 2, i * (SPLITS * QUERIES))
+    tl.store(splits + i * 2, i * SPLITS)
     tl.store(splits + i * 2 + 1, tl.cdiv(end - first, size))
 
 
@@ -105,9 +104,8 @@ def plan_decodes(
         tiling.min_split,
         BLOCK_SIZE=block_size,
         BLOCK_N=tiling.block_n,
-        QUERIES=tiling.block_m // group,
         SPLITS=num_splits,
         SPLITS_PADDED=triton.next_power_of_2(num_splits),
     )
-    all_rows = Tiles(tiles, splits if num_splits > 1 else None, 0, rows, tiling)
+    all_rows = Tiles(tiles, splits if num_splits > 1 else None, 0, rows, 1, tiling)
     return TritonAttention(slots, table, first, ends, (all_rows,), sliding_window is not None, Workspace())
