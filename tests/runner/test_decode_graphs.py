@@ -14,11 +14,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hybrid import LLM, engine_setup
 from hybrid.models.context import AttentionCache, Context, DecodeContext, StateCache
 from hybrid.models.decoder import Decoder
 from hybrid.models.families import read_model
 from hybrid.models.weights import Weights
 from hybrid.pools.specs import FullAttentionSpec
+from hybrid.runner import model_runner
 from hybrid.runner.decode_graphs import batch_sizes, decodes_only
 from hybrid.runner.loading import load
 from hybrid.runner.model_runner import ModelRunner
@@ -290,3 +292,36 @@ def test_a_graph_can_hold_what_is_captured(case: str, tmp_path: Path, monkeypatc
         replay()  # what is kept from the first time on
         with nullcontext() if model.can_capture else pytest.raises(AssertionError, match="in a graph"), no_waiting():
             replay()
+
+
+def test_an_engine_with_graphs_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With shared prefixes, retraction, two plans in flight, samples that are drawn and log-probabilities."""
+    prompts = [f"Some words that many prompts begin with. {'More ' * (i % 5)}Number {i}:" for i in range(16)]
+    params = [
+        SamplingParams(temperature=i % 2, max_tokens=12, ignore_eos=True, logprobs=i % 3 or None) for i in range(16)
+    ]
+    expected = LLM("tiny", memory="64MiB", max_num_seqs=1, enforce_eager=True).generate(prompts, params, use_tqdm=False)
+    runners: list[ModelRunner] = []
+
+    def with_graphs(*args: Any) -> ModelRunner:
+        runners.append(ModelRunner(*args[:-1], decode_graphs=True))
+        return runners[-1]
+
+    monkeypatch.setattr(engine_setup, "ModelRunner", with_graphs)
+    llm = LLM("tiny", memory="64MiB", max_num_seqs=6, force_retraction_every=5, max_plans_in_flight=2)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [one.outputs[0].token_ids for one in outputs] == [one.outputs[0].token_ids for one in expected]
+    assert llm.stats().retractions > 5 and llm.stats().hit_tokens > 0
+    [runner] = runners
+    assert runner.graphs is not None and runner.graphs.num_steps > 10
+
+
+def test_where_cuda_refuses_the_engine_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(model_runner, "DecodeGraphs", refuse)
+    assert ModelRunner(poisoned_model("F"), runner_sizes(), DEVICE, decode_graphs=True).graphs is None
+    assert "steps run without them: operation not permitted" in caplog.text
