@@ -88,7 +88,7 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
     logger.info("%s", reached)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
     graphs = False if args.enforce_eager else None
-    runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets, graphs)
+    runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets, decode_graphs=graphs)
     executes = wrap(runner)
     grammars = _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids)
 

@@ -303,8 +303,11 @@ def test_an_engine_with_graphs_says_the_same(monkeypatch: pytest.MonkeyPatch) ->
     expected = LLM("tiny", memory="64MiB", max_num_seqs=1, enforce_eager=True).generate(prompts, params, use_tqdm=False)
     runners: list[ModelRunner] = []
 
-    def with_graphs(*args: Any) -> ModelRunner:
-        runners.append(ModelRunner(*args[:-1], decode_graphs=True))
+    made: Callable[..., ModelRunner] = ModelRunner
+
+    def with_graphs(*args: Any, decode_graphs: bool | None) -> ModelRunner:
+        assert decode_graphs is None
+        runners.append(made(*args, decode_graphs=True))
         return runners[-1]
 
     monkeypatch.setattr(engine_setup, "ModelRunner", with_graphs)
