@@ -111,14 +111,14 @@ def measured_rates(device: torch.device, report: Report) -> "Rates | None":
 
 def run_kernels(device: torch.device, rates: "Rates | None", short: bool, only: str, report: Report) -> None:
     """Every kernel: float32 in tiny sizes, bfloat16 with times in real ones, or in short in tiny ones, too."""
-    from . import gpu_attention, gpu_elementwise, gpu_lora, gpu_recurrent, gpu_sampling
+    from . import gpu_attention, gpu_elementwise, gpu_experts, gpu_lora, gpu_recurrent, gpu_sampling
     from .gpu_case import ops
 
     found = [
         case
         for is_short in ((True,) if short else (True, False))
         for dtype in ((torch.float32, torch.bfloat16) if short else (torch.float32 if is_short else torch.bfloat16,))
-        for family in (gpu_elementwise, gpu_attention, gpu_recurrent, gpu_lora, gpu_sampling)
+        for family in (gpu_elementwise, gpu_attention, gpu_recurrent, gpu_experts, gpu_lora, gpu_sampling)
         for case in family.cases(device, dtype, is_short)
         if only in case.name
     ]

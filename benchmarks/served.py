@@ -66,6 +66,7 @@ def serve(args: EngineArgs, workload: Workload, warm_up: Workload, params: Sampl
 
     setup = set_up(args, wrap)
     asyncio.run(_serve_all(setup, warm_up.first(WARM_UP_REQUESTS), params, _Notes(), hurry=True))
+    setup.engine.scheduler.reset_prefix_cache()  # drawn texts are the same for every seed, where they are as long
     notes, [timed] = _Notes(), watched
     timed.executed.clear()
     arrivals, begin = asyncio.run(_serve_all(setup, workload, params, notes))

@@ -29,6 +29,7 @@ from .layers.step import Step
 from .layers.zamba2 import SharedBlock, SharedHybrid
 from .ops.dispatch import select_ops
 from .ops.lora import LoraBatch
+from .ops.packages.shapes import RecurrentShapes
 from .weights import Weights
 
 Layer = Callable[[torch.Tensor, Step], torch.Tensor]
@@ -86,7 +87,7 @@ class Decoder:
         self.image_token_id = None if model.vision is None else model.vision.image_token_id
         self.bidirectional_images = model.vision is not None and model.vision.bidirectional
         self.spec = model.spec(str(weights.dtype).removeprefix("torch."))
-        self._ops = select_ops(weights.device)
+        self._ops = select_ops(weights.device, RecurrentShapes.of(design.plain_parts(), weights.dtype))
         self.dtype = weights.dtype
         self._norm = Norm(design.norm, weights)
         # A tied table is kept twice where projections are packed: once to look rows up, once as the head.
@@ -120,7 +121,7 @@ class Decoder:
             layers.append(tuple(branches))
         self._layers = tuple(layers)
         self.lora_sites = weights.sites
-        self.can_capture = self._ops.captures and not any(map(_asks_the_device, design.layers))
+        self.can_capture = self._ops.captures
 
     @property
     def max_positions(self) -> int:
@@ -169,12 +170,6 @@ class Decoder:
         if lora is not None:
             lora.add_rows(self._table_site, token_ids, x)
         return x if self._embedding_factor == 1.0 else x * self._embedding_factor
-
-
-def _asks_the_device(layer: blueprint.Layer) -> bool:
-    """Whether the layer waits for numbers from the device: experts, for how many tokens chose each."""
-    inner = (part.part if isinstance(part, blueprint.Normed) else part for part in layer.parts())
-    return any(isinstance(part, experts.MoE) for part in inner)
 
 
 def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: dict[str, int], blocks: Blocks) -> Layer:

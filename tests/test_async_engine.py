@@ -1,6 +1,7 @@
 """AsyncEngine over engines without a model: errors, aborts, and an end that everybody hears of."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -156,3 +157,13 @@ def test_stopping_ends_what_runs() -> None:
             await asyncio.wait_for(stream.outputs(), PATIENCE)
 
     asyncio.run(body())
+
+
+def test_the_collector_passes_over_the_engine_while_it_runs() -> None:
+    before = gc.get_freeze_count()
+
+    async def work(engine: AsyncEngine) -> None:
+        assert gc.get_freeze_count() > before + 1000
+
+    run(scripted_engine(ScriptedRunner({})), work)
+    assert gc.get_freeze_count() == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu_attention, gpu_elementwise, gpu_lora, gpu_recurrent, gpu_sampling
+from benchmarks import gpu_attention, gpu_elementwise, gpu_experts, gpu_lora, gpu_recurrent, gpu_sampling
 from benchmarks.gpu import main
 from benchmarks.gpu_case import Rates, Work, error
 from benchmarks.gpu_models import REAL, RandomTensors, real_model, roofline
@@ -21,7 +21,7 @@ from tests.models.families.oracle import all_cases
 from tests.models.triton.test_compiled import kernels
 
 CPU = torch.device("cpu")
-FAMILIES = (gpu_attention, gpu_elementwise, gpu_lora, gpu_recurrent, gpu_sampling)
+FAMILIES = (gpu_attention, gpu_elementwise, gpu_experts, gpu_lora, gpu_recurrent, gpu_sampling)
 
 
 def test_kernels_hold_and_every_one_is_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

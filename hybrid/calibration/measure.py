@@ -1,7 +1,6 @@
 """Measure: a whole calibration: an engine built as a server builds it, its runner and its loop timed, all fitted."""
 
 import platform
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -10,7 +9,7 @@ from PIL import Image
 
 from hybrid.capacity.model_file import open_model
 from hybrid.capacity.step_time.calibrated import Calibrated, Conditions, fingerprint
-from hybrid.capacity.step_time.fitting import Measured, fit_execution, fit_overhead, residuals
+from hybrid.capacity.step_time.fitting import Measured, fit_execution, fit_overhead, residuals, variation
 from hybrid.capacity.step_time.layer_costs import LayerCosts
 from hybrid.encoders.inputs import EncoderInput, ImageProcessor
 from hybrid.engine_args import EngineArgs
@@ -62,15 +61,17 @@ def calibrate(args: EngineArgs, seconds: float, temperature: float) -> Calibrate
     served = serve_some(setup, timed, params, batches, seconds * LOOP_SHARE)
     executed = [Measured(step.work, step.execution, "served") for step in served]
     counts = [(step.work.num_sampled, step.entering) for step in served]
-    made = Calibrated(
+    execution_time = fit_execution(measured, windows, executed)
+    return Calibrated(
         model=str(args.model),
         fingerprint=fingerprint(model),
         dtype=dtype,
         conditions=_conditions(runner.device, temperature),
-        execution=fit_execution(measured, windows, executed),
+        execution=execution_time,
         overhead=fit_overhead(counts, [step.beside for step in served]),
+        variation=variation(execution_time, executed),
+        residuals=residuals(execution_time, [*measured, *executed]),
     )
-    return replace(made, residuals=residuals(made.execution, [*measured, *executed]))
 
 
 def pictures(processor: ImageProcessor | None, room: int) -> list[EncoderInput]:

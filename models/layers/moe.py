@@ -1,23 +1,17 @@
-"""MoE: a router that chooses experts per token, and the experts.
+"""MoE: a router that chooses experts per token, the experts, and a shared one beside them.
 
 H hidden size, T tokens, K experts per token.
 """
 
-from collections.abc import Iterator, Sequence
-
 import torch
 
 from ..blueprint import experts
-from ..ops.elementwise import activate, activate_and_multiply
-from ..ops.lora import LoraBatch
 from ..weights import Weights
+from .experts import Experts
 from .linear import Linear
 from .mlp import MLP
 from .norm import Norm
 from .step import Step
-
-GPT_OSS_LIMIT = 7.0  # gates and values are clamped to it
-GPT_OSS_SWISH = 1.702
 
 
 class Router:
@@ -68,12 +62,11 @@ class Router:
 
 
 class MoE:
-    """See `blueprint.experts.MoE`. Experts run one after the other, each over the tokens that chose it."""
+    """See `blueprint.experts.MoE`."""
 
     def __init__(self, part: experts.MoE, weights: Weights) -> None:
-        self._part = part
         self._router = Router(part.router, part.top_k, weights)
-        self._experts = tuple(_load_experts(part, weights))
+        self._experts = Experts(part, weights)
         self._norm = None if part.norm is None else Norm(part.norm, weights)
         latent = part.latent
         self._into = None if latent is None else Linear.load(weights, (latent.into,), latent.bias)
@@ -84,24 +77,11 @@ class MoE:
             self._shared_gate = Linear.load(weights, (part.shared_gate.removesuffix(".weight"),))
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        chosen, weights = self._router(x, step)
+        chosen, shares = self._router(x, step)
         inputs = x if self._norm is None else self._norm(x)
         if self._into is not None:
             inputs = self._into(inputs, step.lora)
-        out = torch.zeros(inputs.shape, dtype=torch.float32, device=x.device)
-        # choices ordered by expert: each expert's tokens lie side by side
-        order = chosen.flatten().argsort(stable=True)
-        tokens = order.div(self._part.top_k, rounding_mode="floor")
-        counts = torch.bincount(chosen.flatten(), minlength=self._part.num_experts).tolist()
-        shares = weights.flatten()[order, None]
-        begin = 0
-        for expert, count in enumerate(counts):
-            if count:
-                mine = slice(begin, begin + count)
-                lora = None if step.lora is None else step.lora.select(tokens[mine].numpy(force=True))
-                given = self._expert(expert, inputs[tokens[mine]], lora)
-                out.index_add_(0, tokens[mine], given.float() * shares[mine])
-                begin += count
+        out = self._experts(inputs, chosen, shares, step.lora)
         if self._back is not None:
             out = self._back(out.to(x.dtype), step.lora).float()
         if self._shared is not None:
@@ -110,50 +90,3 @@ class MoE:
                 shared = shared * torch.sigmoid(self._shared_gate(x, step.lora))
             out += shared
         return out.to(x.dtype)
-
-    def _expert(self, index: int, x: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
-        inward, down = self._experts[index]
-        inner = inward(x, lora)
-        if self._part.layout == "gpt_oss":
-            gate, up = inner.unflatten(-1, (-1, 2)).unbind(dim=-1)
-            gate, up = gate.clamp(max=GPT_OSS_LIMIT), up.clamp(-GPT_OSS_LIMIT, GPT_OSS_LIMIT)
-            return down((up + 1) * gate * torch.sigmoid(GPT_OSS_SWISH * gate), lora)
-        if not self._part.gated:
-            return down(activate(self._part.activation, inner), lora)
-        return down(activate_and_multiply(self._part.activation, inner), lora)
-
-
-def _load_experts(part: experts.MoE, weights: Weights) -> Iterator[tuple[Linear, Linear]]:
-    """Per expert: the projections into it (gate and up), and out of it."""
-    (into, (_, wide, width)), (out, (_, _, inner)) = part.lora_targets().items()
-    for i, (inwards, inward_bias, outward, outward_bias) in enumerate(_expert_matrices(part, weights)):
-        site = weights.site(into, width, wide, expert=i)
-        back = weights.site(out, inner, width, expert=i)
-        yield (
-            Linear(inwards, inward_bias, weights.dtype, (site,)),
-            Linear((outward,), outward_bias, weights.dtype, (back,)),
-        )
-
-
-Bias = torch.Tensor | None
-
-
-def _expert_matrices(
-    part: experts.MoE, weights: Weights
-) -> Iterator[tuple[Sequence[torch.Tensor], Bias, torch.Tensor, Bias]]:
-    """Per expert: matrices into it and their bias, the matrix out of it and its bias."""
-    if part.layout == "list":
-        names = part.projections[:2] if part.gated else part.projections[1:2]
-        for i in range(part.num_experts):
-            inwards = [weights.stored(f"{part.experts}.{i}.{name}.weight") for name in names]
-            yield inwards, None, weights.stored(f"{part.experts}.{i}.{part.projections[2]}.weight"), None
-        return
-    fused, down = part.stacked_names
-    if part.layout != "gpt_oss":
-        turned = part.layout == "transposed"
-        for inner, outer in zip(weights(fused), weights(down), strict=True):
-            yield (inner.t() if turned else inner,), None, outer.t() if turned else outer, None
-        return
-    biases = zip(weights(f"{fused}_bias"), weights(f"{down}_bias"), strict=True)
-    for inner, outer, (inner_bias, outer_bias) in zip(weights(fused), weights(down), biases, strict=True):
-        yield (inner.t(),), inner_bias, outer.t(), outer_bias

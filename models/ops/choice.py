@@ -1,6 +1,7 @@
-"""Who computes on a device: plain torch, Triton's kernels, or those that numba compiles for a CPU.
+"""Who computes on a device: plain torch, Triton's kernels, or those that numba compiles for a CPU; and whether kernels
+of other packages take part.
 
-HYBRID_OPS=torch|triton|cpu in the environment decides, for tests and comparisons; without it the device does.
+HYBRID_OPS=torch|triton|cpu|packages in the environment decides, for tests and comparisons; without it the device does.
 """
 
 import os
@@ -13,6 +14,7 @@ import torch
 from . import cpu
 
 Choice = Literal["torch", "triton", "cpu"]
+When = Literal["never", "faster", "always"]
 
 
 def choose(device: torch.device) -> Choice:
@@ -20,16 +22,21 @@ def choose(device: torch.device) -> Choice:
     on_cpu = device.type == "cpu"
     match os.environ.get("HYBRID_OPS", ""):
         case "":
-            if device.type == "cuda" and _has_triton():
+            if device.type == "cuda" and _is_installed("triton"):
                 return "triton"
             return "cpu" if on_cpu and cpu.is_available() else "torch"
         case "torch":
             return "torch"
-        case "triton":
-            if not _has_triton():
-                raise ValueError("HYBRID_OPS='triton': triton is not installed")
+        case "triton" | "packages" as name:
+            if not _is_installed("triton"):
+                raise ValueError(f"HYBRID_OPS={name!r}: triton is not installed")
             from .triton.device import check
 
+            if name == "packages":
+                if device.type != "cuda":
+                    raise ValueError(f"HYBRID_OPS='packages' needs a CUDA device; the device is {device.type!r}")
+                if not (_is_installed("mamba_ssm") or _is_installed("causal_conv1d")):
+                    raise ValueError("HYBRID_OPS='packages': neither mamba_ssm nor causal_conv1d is installed")
             check(device)
             return "triton"
         case "cpu":
@@ -37,9 +44,18 @@ def choose(device: torch.device) -> Choice:
                 raise ValueError(f"HYBRID_OPS='cpu' needs a CPU and numba; the device is {device.type!r}")
             return "cpu"
         case other:
-            raise ValueError(f"HYBRID_OPS={other!r}: expected torch, triton or cpu")
+            raise ValueError(f"HYBRID_OPS={other!r}: expected torch, triton, cpu or packages")
+
+
+def packages_take_part(device: torch.device) -> When:
+    """When functions of `mamba_ssm` and `causal_conv1d` that are installed and right are used beside Triton's kernels,
+    see `packages`: "always" with HYBRID_OPS=packages, "never" with any other."""
+    named = os.environ.get("HYBRID_OPS", "")
+    if named == "packages":
+        return "always"
+    return "faster" if named == "" and device.type == "cuda" else "never"
 
 
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _is_installed(package: str) -> bool:
+    return find_spec(package) is not None

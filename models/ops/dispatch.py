@@ -13,8 +13,9 @@ import torch
 from ..context import AttentionCache, BlockTables, DecodeContext, ForwardContext, StateCache
 from . import cpu
 from .attention import TorchAttention
-from .choice import choose
+from .choice import choose, packages_take_part
 from .decode import DecodeAttention, DecodeRecurrent
+from .packages.shapes import RecurrentShapes
 from .recurrent import TorchRecurrent
 from .workspace import Workspace
 
@@ -177,13 +178,19 @@ class TorchOps:
         return DecodeRecurrent.of_decodes(context)
 
 
-def select_ops(device: torch.device) -> Ops:
-    """The implementation for `device`, see `choice`."""
+def select_ops(device: torch.device, shapes: RecurrentShapes | None = None) -> Ops:
+    """The implementation for `device`, see `choice`. shapes: of the model; where other packages may compute some of it,
+    their functions are tried at these sizes, now."""
     match choose(device):
         case "triton":
             from .triton.ops import TritonOps  # triton is not installed everywhere
 
-            return TritonOps()
+            when = packages_take_part(device)
+            if shapes is None or when == "never":
+                return TritonOps()
+            from .packages.choose import choose_kernels, gpu_seconds
+
+            return TritonOps(choose_kernels(device, shapes, gpu_seconds, always=when == "always"))
         case "cpu":
             return cpu.CpuOps()
         case "torch":

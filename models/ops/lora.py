@@ -39,7 +39,7 @@ class LoraBatch:
 
     def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor) -> None:
         """Mutates out [num_tokens, *]: the columns of the site change by what it makes of x [num_tokens, inputs]."""
-        if not self._concerns(site):
+        if not self.concerns(site):
             return
         if choose(out.device) == "triton":
             self._plan(out.device).add(site, x, out)
@@ -59,7 +59,7 @@ class LoraBatch:
 
     def add_rows(self, site: LoraSite, token_ids: torch.Tensor, out: torch.Tensor) -> None:
         """Mutates out [num_tokens, outputs]: rows of a table that was looked up at token_ids [num_tokens]."""
-        if not self._concerns(site):
+        if not self.concerns(site):
             return
         if choose(out.device) == "triton":
             self._plan(out.device).add_rows(site, token_ids, out)
@@ -69,7 +69,7 @@ class LoraBatch:
                 low = site.a[units][:, token_ids[tokens]]  # [units, n, 8]
                 out.index_add_(0, tokens, torch.einsum("unr,uro->no", low, site.b[units]).to(out.dtype))
 
-    def _concerns(self, site: LoraSite) -> bool:
+    def concerns(self, site: LoraSite) -> bool:
         return len(site.filled) > 0 and bool(site.filled[self._used].any())
 
     def _filled(self, site: LoraSite) -> Ints:

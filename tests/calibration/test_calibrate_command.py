@@ -69,7 +69,11 @@ def test_every_shape_is_measured_where_there_is_time() -> None:
     chosen = [next(shape for shape in shapes if shape.kind == kind) for kind in {shape.kind for shape in shapes}]
     measured = execution.measure(sorted(chosen, key=lambda shape: shape.num_tokens), seconds=1e6)
     execution.close()
-    assert len(measured) == len(chosen)
+    counts = [entry.work.num_tokens.tolist() for entry in measured]
+    again = [entry for entry in measured if not entry.work.new_num_tokens]
+    assert len(again) == len(chosen)  # and some sizes when they were new as well
+    assert len(again) < len(measured) <= 2 * len(chosen)
+    assert all(entry.work.num_tokens.tolist() in counts for entry in again)
     assert {"decode", "prefill", "mixed", "entering", "images"} <= {entry.kind for entry in measured}
     assert all(entry.seconds > 0 for entry in measured)
     found = fit_execution(measured, LayerCosts.of(open_model("tiny"), spec).windows)

@@ -29,7 +29,7 @@ def test_the_environment_decides(name: str, ops: type, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("name", "device", "complaint"),
     [
-        ("cuda", CPU, "HYBRID_OPS='cuda': expected torch, triton or cpu"),
+        ("cuda", CPU, "HYBRID_OPS='cuda': expected torch, triton, cpu or packages"),
         ("cpu", CUDA, "HYBRID_OPS='cpu' needs a CPU and numba; the device is 'cuda'"),
         ("triton", CPU, "HYBRID_OPS='triton' on 'cpu': outside CUDA, Triton's kernels run in its interpreter only"),
     ],

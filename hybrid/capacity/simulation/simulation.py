@@ -6,7 +6,7 @@ tokens instead of texts, and no waiting. The same workload and engine always giv
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,7 @@ SAMPLES = 1000  # of ledgers and queue, over the time in which requests arrive
 MOST_WAITING = 1000  # requests, and as many rounds of the rows; a longer queue has diverged
 ROUNDS_WAITING = 10
 MOST_WAITING_TOKENS = 2**24  # in any case: they take memory, here as in the engine
+NUM_DRAWN = 4096  # at once
 NO_GAPS = np.zeros(0, dtype=np.float32)
 
 
@@ -89,6 +90,7 @@ class Simulation:
         self._journal = Journal(workload, conditions.warmup)
         self._answers = Answers(engine.sizes.num_rows)
         self._adapters = HostAdapters(engine.lora_bytes_per_unit, lambda: self.now)
+        self._variation = _draws(engine.step_time.variation)
         self._recent_sizes, self._adapted_rows = RecentSizes(), AdaptedRows(engine.sizes.num_rows)
         self._recorder = Recorder(self.scheduler, self._arrivals.last_opening / SAMPLES)
         self._in_flight: deque[_Flight] = deque()
@@ -179,7 +181,8 @@ class Simulation:
         if self.now >= self._recorder.due:
             self._stopped = self._why_stop(self._recorder.sample(self.now))
         slots, tokens = self._answers.sample(plan)
-        seconds = self._engine.step_time.seconds(StepWork.of(plan, self._recent_sizes, self._adapted_rows))
+        work = StepWork.of(plan, self._recent_sizes, self._adapted_rows)
+        seconds = next(self._variation) * self._engine.step_time.seconds(work)
         self.now += seconds
         self._totals.steps += 1
         self._totals.busy += seconds
@@ -246,3 +249,10 @@ class Simulation:
     def _cannot_attain(self, records: Records, missed: NDArray[np.bool_]) -> bool:
         """Whether too many have missed, whatever the others do. Pure."""
         return int((missed & records.measured).sum()) > (1 - ATTAINMENT) * self._most
+
+
+def _draws(factors: tuple[float, ...]) -> Iterator[float]:
+    """One of them after the other, at random, always the same ones."""
+    rng = np.random.default_rng(0)
+    while True:
+        yield from rng.choice(factors, NUM_DRAWN).tolist()

@@ -13,9 +13,10 @@ from typing import Any
 from hybrid.models.blueprint.model import Model
 
 from .execution_time import Curve, ExecutionTime, check_coefficients
+from .step_time import EXACT
 from .step_work import StepWork
 
-VERSION = 1
+VERSION = 2
 
 # What the engine does beside it: for each step, each token that is handed out, each request.
 OVERHEADS = ("step", "token", "request")
@@ -44,7 +45,7 @@ class Conditions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
     """A StepTime. fingerprint: of the model, see `fingerprint`. overhead: seconds by name in OVERHEADS. Raises
-    ValueError for unknown names and negative coefficients."""
+    ValueError for unknown names, negative coefficients and a variation whose mean is not 1."""
 
     model: str
     fingerprint: str
@@ -52,10 +53,14 @@ class Calibrated:
     conditions: Conditions
     execution: ExecutionTime
     overhead: Mapping[str, float]
+    variation: tuple[float, ...] = EXACT
     residuals: Mapping[str, Residual] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_coefficients("overhead", self.overhead, OVERHEADS)
+        mean = sum(self.variation) / max(1, len(self.variation))
+        if not abs(mean - 1) < 1e-3 or min(self.variation) < 0:
+            raise ValueError(f"factors of the variation must not be negative, and 1 in the mean, got {self.variation}")
 
     def seconds(self, work: StepWork) -> float:
         """See StepTime."""
@@ -90,6 +95,7 @@ class Calibrated:
                 "attention": [dict(entry) for entry in execution.attention],
             },
             "overhead": dict(self.overhead),
+            "variation": list(self.variation),
             "residuals": {kind: asdict(residual) for kind, residual in self.residuals.items()},
         }
         return json.dumps(document, indent=2) + "\n"
@@ -103,6 +109,7 @@ class Calibrated:
             if version != VERSION:
                 raise ValueError(f"version must be {VERSION}, got {version!r}")
             data["execution"] = _execution(**data["execution"])
+            data["variation"] = tuple(map(float, data["variation"]))
             data["conditions"] = Conditions(**data["conditions"])
             data["residuals"] = {kind: Residual(**entry) for kind, entry in data["residuals"].items()}
             return cls(**data)

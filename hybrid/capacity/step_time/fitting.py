@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .calibrated import OVERHEADS, Residual
 from .execution_time import TERMS, WINDOW_TERMS, Curve, ExecutionTime, amounts, interpolation
 from .non_negative import non_negative_least_squares
+from .step_time import EXACT
 from .step_work import StepWork
 from .tally import Tally, Window
 
@@ -19,6 +20,7 @@ APART = 1.3  # neighbouring points of a curve differ by at least this factor
 OUTLIERS = 3.0  # intervals of the engine this many times as long as fitted were something else: they do not count
 PASSES = 3
 SERVED = 4.0
+FACTORS = 50
 STRANGE = 0.01  # of the served steps, at either end
 
 Floats = NDArray[np.float64]
@@ -72,6 +74,15 @@ def _fit(measured: Sequence[Measured], windows: tuple[Window, ...], weights: Flo
         windows=windows,
         attention=tuple(dict(zip(WINDOW_TERMS, row.tolist())) for row in attention),
     )
+
+
+def variation(execution: ExecutionTime, served: Sequence[Measured]) -> tuple[float, ...]:
+    """Of executions in an engine that serves, around the fit: see StepTime. EXACT where there are none."""
+    if not served:
+        return EXACT
+    factors = [entry.seconds / execution.seconds(entry.work) for entry in served]
+    middles = np.percentile(factors, (np.arange(FACTORS) + 0.5) * 100 / FACTORS)
+    return tuple((middles / middles.mean()).round(4).tolist())
 
 
 def fit_overhead(counts: Sequence[tuple[int, int]], seconds: Sequence[float]) -> dict[str, float]:

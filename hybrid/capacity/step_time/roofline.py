@@ -11,6 +11,7 @@ from hybrid.pools.specs import ModelSpec, dtype_bytes
 from ..hardware import CPU
 from ..question import Question
 from .layer_costs import ExpertCosts, LayerCosts
+from .step_time import EXACT
 from .step_work import StepWork
 from .tally import Tally
 
@@ -69,6 +70,7 @@ class Roofline:
     block_size: int = 16
     tp: int = 1
     assumptions: Assumptions = field(default_factory=Assumptions)
+    variation = EXACT
 
     @classmethod
     def of(cls, question: Question, assumptions: Assumptions | None = None) -> "Roofline":

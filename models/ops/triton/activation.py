@@ -13,6 +13,20 @@ BLOCK = 1024
 
 
 @triton.jit
+def activated(x, KIND: tl.constexpr):
+    """The activation of float32 values."""
+    if KIND == "silu":
+        made = x * tl.sigmoid(x)
+    elif KIND == "relu2":
+        made = tl.where(x < 0, 0.0, x * x)  # keeps NaN
+    elif KIND == "gelu_tanh":  # (1 + tanh(y)) / 2 = sigmoid(2 y)
+        made = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    else:
+        made = x * 0.5 * (1 + tl.erf(x * 0.7071067811865476))
+    return made
+
+
+@triton.jit
 def _activate_and_multiply(x, out, x_stride, SIZE: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr):
     """Grid (rows, SIZE / BLOCK): x [rows, 2 SIZE] -> out [rows, SIZE], the first half's activation times the second."""
     row = tl.program_id(0).to(tl.int64)
@@ -20,15 +34,7 @@ def _activate_and_multiply(x, out, x_stride, SIZE: tl.constexpr, BLOCK: tl.const
     mask = i < SIZE
     gate = tl.load(x + row * x_stride + i, mask=mask, other=0).to(tl.float32)
     up = tl.load(x + row * x_stride + SIZE + i, mask=mask, other=0).to(tl.float32)
-    if KIND == "silu":
-        active = gate * tl.sigmoid(gate)
-    elif KIND == "relu2":
-        active = tl.maximum(gate, 0.0) * tl.maximum(gate, 0.0)
-    elif KIND == "gelu_tanh":  # (1 + tanh(y)) / 2 = sigmoid(2 y)
-        active = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
-    else:
-        active = gate * 0.5 * (1 + tl.erf(gate * 0.7071067811865476))
-    tl.store(out + row * SIZE + i, (active * up).to(out.dtype.element_ty), mask=mask)
+    tl.store(out + row * SIZE + i, (activated(gate, KIND) * up).to(out.dtype.element_ty), mask=mask)
 
 
 def activate_and_multiply(kind: Activation, x: torch.Tensor) -> torch.Tensor:

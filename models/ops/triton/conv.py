@@ -18,36 +18,62 @@ CHANNELS = 256  # per program, of rows with one token and of states
 CHUNK_ELEMENTS = 4096  # per program, of chunks
 
 
-def convolve(
-    tables: RecurrentTables, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, conv: torch.Tensor
+def decodes(
+    tables: RecurrentTables,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    conv: torch.Tensor,
+    out: torch.Tensor,
 ) -> torch.Tensor:
-    """x [T, C], weight [TAIL + 1, C], bias [C] -> [T, C]; advances conv [slots, TAIL, C] and writes its snapshots."""
-    tokens, channels = x.shape
-    assert x.stride(1) == 1 and weight.is_contiguous() and conv.is_contiguous()
-    out = x.new_empty(tokens, channels)
-    inputs = (x, weight, weight if bias is None else bias, conv, out)
-    sizes = {"C": channels, "TAIL": conv.shape[1]}
-    wide = min(CHANNELS, next_power_of_2(channels))
-    decodes, chunks = tables.decodes, tables.chunks
-    if decodes is not None:
-        grid = (decodes.num_rows, cdiv(channels, wide))
-        conv_step[grid](
-            *inputs, decodes.rows, tables.snapshots, x.stride(0), **sizes, HAS_BIAS=bias is not None, WIDE=wide
-        )
-    if chunks is not None:
-        some = min(wide, max(16, CHUNK_ELEMENTS // chunks.block_size))
-        grid = (chunks.num_blocks, cdiv(channels, some))
-        conv_chunk[grid](
-            *(*inputs, chunks.rows, chunks.blocks, x.stride(0)),
-            **sizes,
-            HAS_BIAS=bias is not None,
-            Q=chunks.block_size,
-            WIDE=some,
-        )
-        # after all of them have read the states that it writes
-        grid = (chunks.num_rows, cdiv(channels, wide))
-        conv_keep[grid](x, conv, chunks.rows, tables.snapshots, x.stride(0), **sizes, WIDE=wide)
+    """The rows with one token of x [T, C], weight [TAIL + 1, C], bias [C] -> out [T, C]; advances conv [slots, TAIL, C]
+    and writes its snapshots."""
+    rows, channels = tables.decodes, x.shape[1]
+    assert rows is not None and _is_fit(x, weight, conv)
+    wide = _wide(channels)
+    conv_step[(rows.num_rows, cdiv(channels, wide))](
+        *(x, weight, weight if bias is None else bias, conv, out, rows.rows, tables.snapshots, x.stride(0)),
+        **{"C": channels, "TAIL": conv.shape[1], "HAS_BIAS": bias is not None, "WIDE": wide},
+    )
     return out
+
+
+def chunks(
+    tables: RecurrentTables,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    conv: torch.Tensor,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """The rows with several tokens, otherwise as `decodes`."""
+    rows, channels = tables.chunks, x.shape[1]
+    assert rows is not None and _is_fit(x, weight, conv)
+    some = min(_wide(channels), max(16, CHUNK_ELEMENTS // rows.block_size))
+    conv_chunk[(rows.num_blocks, cdiv(channels, some))](
+        *(x, weight, weight if bias is None else bias, conv, out, rows.rows, rows.blocks, x.stride(0)),
+        **{"C": channels, "TAIL": conv.shape[1], "HAS_BIAS": bias is not None, "Q": rows.block_size, "WIDE": some},
+    )
+    keep(tables, x, conv)
+    return out
+
+
+def keep(tables: RecurrentTables, x: torch.Tensor, conv: torch.Tensor) -> None:
+    """Mutates conv: what the rows with several tokens leave behind, once all who read their states have done so."""
+    rows, channels = tables.chunks, x.shape[1]
+    assert rows is not None
+    wide = _wide(channels)
+    conv_keep[(rows.num_rows, cdiv(channels, wide))](
+        *(x, conv, rows.rows, tables.snapshots, x.stride(0)), **{"C": channels, "TAIL": conv.shape[1], "WIDE": wide}
+    )
+
+
+def _wide(channels: int) -> int:
+    return min(CHANNELS, int(next_power_of_2(channels)))
+
+
+def _is_fit(x: torch.Tensor, weight: torch.Tensor, conv: torch.Tensor) -> bool:
+    return x.stride(1) == 1 and weight.is_contiguous() and conv.is_contiguous()
 
 
 @triton.jit

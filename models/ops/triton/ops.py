@@ -7,6 +7,7 @@ from ..workspace import Workspace
 from .attention import TritonAttention
 from .decode_attention import plan_decodes
 from .recurrent import TritonRecurrent
+from .recurrent_kernels import OURS, RecurrentKernels
 
 
 class TritonOps:
@@ -15,8 +16,9 @@ class TritonOps:
     name = "triton"
     captures = True
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: RecurrentKernels = OURS) -> None:
         self._workspace = Workspace()
+        self._kernels = kernels
 
     def plan_attention(
         self,
@@ -30,7 +32,7 @@ class TritonOps:
 
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> TritonRecurrent:
         del cache
-        return TritonRecurrent.plan(context)
+        return TritonRecurrent.plan(context, self._kernels)
 
     def plan_decode_attention(
         self,

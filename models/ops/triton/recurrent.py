@@ -1,13 +1,15 @@
 """TritonRecurrent: the operations of recurrent layers over a mixed batch, by Triton's kernels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from ...context import DecodeContext, ForwardContext, StateCache
 from ..deferred import Recorder
 from ..recurrent_plan import RecurrentRows
-from . import conv, delta_rule, selective, ssd
+from . import delta_rule, selective
+from .recurrent_kernels import OURS, Kernel, RecurrentKernels
 from .recurrent_tables import RecurrentTables
 
 
@@ -17,17 +19,19 @@ class TritonRecurrent:
 
     tables: RecurrentTables
     recorder: Recorder["TritonRecurrent"] | None
+    kernels: RecurrentKernels = OURS
 
     @classmethod
-    def plan(cls, context: ForwardContext) -> "TritonRecurrent":
-        """The tables of the step."""
+    def plan(cls, context: ForwardContext, kernels: RecurrentKernels = OURS) -> "TritonRecurrent":
+        """The tables of the step. kernels: who computes."""
         rows = RecurrentRows.of(context)
-        return cls(RecurrentTables.of(rows), Recorder.of(context, rows, cls.of))
+        recorder = Recorder.of(context, rows, lambda deferred: cls.of(deferred, kernels))
+        return replace(cls.of(rows, kernels), recorder=recorder)
 
     @classmethod
-    def of(cls, rows: RecurrentRows) -> "TritonRecurrent":
+    def of(cls, rows: RecurrentRows, kernels: RecurrentKernels = OURS) -> "TritonRecurrent":
         """The plan for `rows`, of which none is deferred."""
-        return cls(RecurrentTables.of(rows), None)
+        return cls(RecurrentTables.of(rows, plain=kernels != OURS), None, kernels)
 
     @classmethod
     def of_decodes(cls, context: DecodeContext) -> "TritonRecurrent":
@@ -39,7 +43,9 @@ class TritonRecurrent:
     ) -> torch.Tensor:
         if self.recorder is not None:
             self.recorder.record((inputs,), lambda run, x: run.conv(x, weight, bias, cache))
-        return conv.convolve(self.tables, inputs, weight, bias, cache.conv)
+        out = inputs.new_empty(inputs.shape)
+        kernels = self.kernels.conv_decodes, self.kernels.conv_chunks
+        return self._run(*kernels, out, inputs, weight, bias, cache.conv)
 
     def scan(
         self,
@@ -52,7 +58,9 @@ class TritonRecurrent:
     ) -> torch.Tensor:
         if self.recorder is not None:
             self.recorder.record((inputs, dt, b, c), lambda run, x, dt, b, c: run.scan(x, dt, a, b, c, cache))
-        return ssd.scan(self.tables, inputs, dt, a, b, c, cache.ssm)
+        out = inputs.new_empty(inputs.shape, dtype=torch.float32)
+        kernels = self.kernels.ssd_decodes, self.kernels.ssd_chunks
+        return self._run(*kernels, out, inputs, dt, a, b, c, cache.ssm)
 
     def selective_scan(
         self,
@@ -86,3 +94,11 @@ class TritonRecurrent:
             self.recorder.record(inputs, lambda run, q, k, v, g, beta: run.delta_rule(q, k, v, g, beta, cache))
         # layers of which other tensors are shorter than float32 do not need its products
         return delta_rule.delta_rule(self.tables, *inputs, cache.ssm, exact=cache.conv.dtype == torch.float32)
+
+    def _run(self, decodes: Kernel, chunks: Kernel, out: torch.Tensor, *inputs: Any) -> torch.Tensor:
+        """The rows with one token, then the others. Mutates `out`, and the states, the last of the inputs."""
+        if self.tables.decodes is not None:
+            out = decodes(self.tables, *inputs, out)
+        if self.tables.chunks is not None:
+            out = chunks(self.tables, *inputs, out)
+        return out

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from ..packages.tables import PlainTables
 from ..recurrent_plan import RecurrentRows
 from .device import upload
 
@@ -50,11 +51,14 @@ class RecurrentTables:
     decodes: Decodes | None
     chunks: Chunks | None
     snapshots: torch.Tensor  # [S, 4] slot, tokens of the row before it, block, last token before it inside the block
+    plain: PlainTables | None = None  # the same batch for kernels of other packages
 
     @classmethod
-    def of(cls, rows: RecurrentRows, sizes: tuple[int, int] = (SHORT_BLOCK, LONG_BLOCK)) -> "RecurrentTables":
+    def of(
+        cls, rows: RecurrentRows, sizes: tuple[int, int] = (SHORT_BLOCK, LONG_BLOCK), plain: bool = False
+    ) -> "RecurrentTables":
         """Of a batch with at least one row. sizes: of blocks where no chunk is longer than the first, and else; powers
-        of two."""
+        of two. plain: whether kernels of other packages take part."""
         num_decodes, lens = rows.num_decodes, rows.lens
         assert (lens[:num_decodes] == 1).all() and rows.writes[:num_decodes].all()
         chunk_lens = lens[num_decodes:]
@@ -105,6 +109,7 @@ class RecurrentTables:
             if len(chunk_lens)
             else None,
             snapshots=snapshots,
+            plain=PlainTables.of(rows) if plain else None,
         )
 
     @classmethod

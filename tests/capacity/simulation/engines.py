@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.capacity.simulation.engine_model import EngineModel
-from hybrid.capacity.step_time.step_time import StepTime
+from hybrid.capacity.step_time.step_time import EXACT, StepTime
 from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.capacity.workload.segments import Kind
 from hybrid.capacity.workload.workload import Workload
@@ -24,6 +24,7 @@ class Linear:
 
     step: float = 0.01
     token: float = 0.0
+    variation = EXACT
 
     def seconds(self, work: StepWork) -> float:
         return self.step + self.token * float(work.num_tokens.sum())

@@ -12,6 +12,7 @@ from hybrid.capacity.simulation.outcome import Outcome
 from hybrid.capacity.simulation.records import Fate
 from hybrid.capacity.simulation.simulation import Conditions, Simulation, simulate
 from hybrid.capacity.simulation.targets import Targets
+from hybrid.capacity.step_time.step_time import EXACT
 from hybrid.capacity.step_time.step_work import StepWork
 from hybrid.capacity.workload.parse import Surroundings, parse_workload
 from hybrid.capacity.workload.segments import token_ids
@@ -136,10 +137,23 @@ class Seen:
     """A second a step; `encoded` hears of every image."""
 
     encoded: list[int]
+    variation = EXACT
 
     def seconds(self, work: StepWork) -> float:
         self.encoded.extend(work.image_tokens)
         return 1.0
+
+
+def test_steps_vary_around_what_they_take_and_always_alike() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Varying(Linear):
+        variation = (0.5, 1.0, 1.5)
+
+    traffic = workload([0.0], [1], [3000])
+    [first, second] = [simulate(engine(Varying()), traffic).records.gaps for _ in range(2)]
+    assert sorted(set(first.round(6).tolist())) == pytest.approx([0.005, 0.01, 0.015])
+    assert first.mean() == pytest.approx(0.01, rel=0.03)
+    assert (first == second).all()
 
 
 def test_images_are_encoded_once() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hybrid.capacity.model_file import open_model
 from hybrid.capacity.step_time.calibrated import OVERHEADS, Calibrated, Conditions, Residual, fingerprint
 from hybrid.capacity.step_time.execution_time import TERMS, WINDOW_TERMS, Curve, ExecutionTime
-from hybrid.capacity.step_time.fitting import Measured, fit_execution, fit_overhead, residuals
+from hybrid.capacity.step_time.fitting import Measured, fit_execution, fit_overhead, residuals, variation
 from hybrid.capacity.step_time.step_work import Adapted, StepWork
 from tests.capacity.questions import BY_NAME
 
@@ -43,6 +43,7 @@ CALIBRATED = Calibrated(
     conditions=Conditions(machine="x86_64", device="cpu", threads=1, temperature=1.0, date="2026-11-30 10:00"),
     execution=EXECUTION,
     overhead={"step": 4e-4, "token": 3e-5, "request": 2e-4},
+    variation=(0.75, 1.0, 1.25),
     residuals={"decode": Residual(20, 0.01, 0.05)},
 )
 
@@ -94,16 +95,48 @@ def test_noise_is_averaged_out() -> None:
     assert np.percentile(np.abs(found), 95) < 0.1
 
 
-def test_served_steps_count_as_much_as_the_others_but_for_the_strangest() -> None:
+def test_served_steps_say_how_long_all_take_but_for_the_strangest() -> None:
     rng = np.random.default_rng(3)
-    works = [step(rng) for _ in range(100)]
+    works = [step(rng) for _ in range(400)]
     served = [Measured(work, 1.2 * EXECUTION.seconds(work), "served") for work in works]
-    between = (1 + 1 / 1.2) / (1 + 1 / 1.2**2)  # where the squares of both relative errors are least
     disturbed = [replace(entry, seconds=30 * entry.seconds) for entry in served[:4]] + served[4:]
     for entries in (served, disturbed):
-        found = off(fit_execution(measured(), EXECUTION.windows, entries), factor=between)
+        found = off(fit_execution(measured(), EXECUTION.windows, entries), factor=1.2)
         assert abs(found.mean()) < 0.03
         assert np.percentile(np.abs(found), 90) < 0.08
+
+
+def test_what_disturbs_some_served_steps_is_in_the_mean() -> None:
+    rng = np.random.default_rng(4)
+    works = [step(rng) for _ in range(400)]
+    factors = np.where(rng.random(400) < 0.2, 2.0, 1.0)
+    served = [Measured(work, EXECUTION.seconds(work) * f, "served") for work, f in zip(works, factors)]
+    fitted = fit_execution(measured(), EXECUTION.windows, served)
+    total = sum(fitted.seconds(work) for work in works)
+    assert total == pytest.approx(sum(entry.seconds for entry in served), rel=0.02)
+
+
+def test_variation_is_that_of_served_steps() -> None:
+    works = [step(np.random.default_rng(6)) for _ in range(100)]
+    served = [Measured(work, EXECUTION.seconds(work) * (3 if n % 4 else 1), "served") for n, work in enumerate(works)]
+    found = np.array(variation(EXECUTION, served))
+    assert found.mean() == pytest.approx(1, abs=1e-3)
+    assert found.max() / found.min() == pytest.approx(3, rel=1e-3)
+    assert 0.2 < (found < 1).mean() < 0.3
+    assert variation(EXECUTION, []) == (1.0,)
+
+
+def test_a_whole_execution_is_scaled() -> None:
+    work = replace(step(np.random.default_rng(5)), new_num_tokens=True, image_tokens=(3,))
+    made = replace(EXECUTION, terms=dict(EXECUTION.terms) | {"new_num_tokens": 2e-3, "with_images": 1e-3})
+    assert made.scaled(1.5).seconds(work) == pytest.approx(1.5 * made.seconds(work))
+
+
+def test_new_sizes() -> None:
+    made = replace(EXECUTION, terms=dict(EXECUTION.terms) | {"new_num_tokens": 2.0, "new_num_sampled": 0.5})
+    plain = StepWork(np.array([4]), np.array([0]), 1)
+    assert made.seconds(replace(plain, new_num_tokens=True)) - made.seconds(plain) == pytest.approx(2.0)
+    assert made.seconds(replace(plain, new_num_sampled=True)) - made.seconds(plain) == pytest.approx(0.5)
 
 
 def test_residuals_are_told_by_kind() -> None:
@@ -170,7 +203,10 @@ def test_json_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version must be 1, got 2"),
+        ({"version": 1}, "version must be 2, got 1"),
+        ({"variation": []}, r"factors of the variation must not be negative, and 1 in the mean, got \(\)"),
+        ({"variation": [-1, 3]}, r"1 in the mean, got \(-1.0, 3.0\)"),
+        ({"variation": [1, 3]}, r"1 in the mean, got \(1.0, 3.0\)"),
         ({"execution": {"terms": {"decode": 1.0}}}, "terms must have exactly .*, got decode"),
         ({"overhead": dict.fromkeys(OVERHEADS, -1.0)}, r"overhead.step must be .* from 0 to 1e\+06, got -1.0"),
         ({"overhead": dict.fromkeys(OVERHEADS, 1e300)}, r"overhead.step must be .* from 0 to 1e\+06, got 1e\+300"),
@@ -194,7 +230,7 @@ def test_a_wrong_file_is_a_sentence(tmp_path: Path, change: dict[str, Any], mess
         Calibrated.load(path)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "null", '{"version": 1}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[1]", "{", "null", '{"version": 2}', "[" * 100_000])
 def test_what_is_no_file_of_ours_is_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "calibration.json"
     path.write_text(text)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hybrid.adapters.adapter import Adapter
-from hybrid.capacity.step_time.step_work import Adapted, AdaptedRows, StepWork
+from hybrid.capacity.step_time.step_work import RECENT_SIZES, Adapted, AdaptedRows, RecentSizes, StepWork
 from hybrid.pools.sizing import Kinds, PoolSizes
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.plan import StepPlan, StepResult
@@ -81,3 +81,28 @@ def test_adapters_of_rows_are_remembered() -> None:
     work = StepWork.of(second, rows=rows)
     assert sorted(work.adapted, key=lambda group: group.units) == [Adapted(1, 1), Adapted(2, 2)]
     assert work.loaded_units == 0
+
+
+def test_a_number_of_tokens_is_new_until_it_comes_again_soon_enough() -> None:
+    sizes = RecentSizes()
+    first = [sizes.follow(number, 0) for number in range(1, RECENT_SIZES + 1)]
+    assert first == [(True, False)] * RECENT_SIZES  # nobody samples: that is no size
+    assert sizes.follow(1, 0) == (False, False)  # and is the most recent one now
+    assert sizes.follow(RECENT_SIZES + 1, 0) == (True, False)
+    assert sizes.follow(1, 0) == (False, False)
+    assert sizes.follow(2, 0) == (True, False)  # it was the least recent one
+    assert sizes.follow(2, 2) == (False, True)
+    assert sizes.follow(0, 2) == (False, False)
+
+
+def test_a_plan_s_numbers_are_new_once() -> None:
+    made, sizes = scheduler(), RecentSizes()
+    made.add(NewRequest("a", np.arange(40, 50, dtype=np.int32), max_tokens=3))
+    seen = []
+    for _ in range(3):
+        plan = planned(made)
+        work = StepWork.of(plan, sizes)
+        seen.append((work.new_num_tokens, work.new_num_sampled))
+        assert not StepWork.of(plan).new_num_tokens
+        commit(made, plan)
+    assert seen == [(True, True), (True, False), (False, False)]  # the prompt, and decodes

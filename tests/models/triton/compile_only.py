@@ -14,7 +14,8 @@ from triton.runtime.jit import JITFunction
 
 from hybrid.models.context import AttentionCache, DecodeContext, StateCache
 from hybrid.models.lora_site import LoraSite
-from hybrid.models.ops.triton import activation, norm, rotation, sampling
+from hybrid.models.ops.experts import ExpertStacks
+from hybrid.models.ops.triton import activation, experts, norm, rotation, sampling
 from hybrid.models.ops.triton.attention import TritonAttention
 from hybrid.models.ops.triton.decode_attention import plan_decodes
 from hybrid.models.ops.triton.device import LEAST_SHARED_MEMORY
@@ -119,6 +120,23 @@ def lora(dtype: torch.dtype, tokens: int) -> None:
             run.add(site, out, out)
 
 
+def routed_experts(dtype: torch.dtype, tokens: int, stacks: tuple[int, int, int], gated: bool, gpt_oss: bool) -> None:
+    """stacks: E, H, I. Tensors without values: that anybody asks for one on the way to the kernels fails here."""
+    count, size, inner = stacks
+    rows = 2 * inner if gated else inner
+    with torch.device("meta"):
+        weights = ExpertStacks(
+            inward=torch.empty(count, rows, size, dtype=dtype),
+            down=torch.empty(count, size, inner, dtype=dtype),
+            inward_bias=torch.empty(count, rows, dtype=dtype) if gpt_oss else None,
+            down_bias=torch.empty(count, size, dtype=dtype) if gpt_oss else None,
+            activation="gpt_oss" if gpt_oss else "silu",
+            gated=gated,
+        )
+        x, chosen = torch.empty(tokens, size, dtype=dtype), torch.empty(tokens, 4, dtype=torch.int64)
+        experts.run(x, chosen, torch.empty(tokens, 4), weights)
+
+
 def main() -> None:
     """Prints the names of the kernels."""
     compiled = compile_only()
@@ -131,6 +149,10 @@ def main() -> None:
     lora(torch.bfloat16, 5)
     lora(torch.bfloat16, 70)
     lora(torch.float32, 70)
+    for tokens in (2, 64, 600, 4000):
+        routed_experts(torch.bfloat16, tokens, (64, 2048, 768), True, False)
+    routed_experts(torch.bfloat16, 70, (8, 2880, 2880), True, True)
+    routed_experts(torch.float32, 4000, (64, 100, 70), False, False)
     for by_weight in (False, True):
         sampling.threshold(torch.ones(2, 5000), torch.ones(2, dtype=torch.float64), by_weight)
     for kernel in compiled:

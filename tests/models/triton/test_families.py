@@ -19,6 +19,7 @@ CASES = (
     "llama: plain",
     "bamba: two of four attend",
     "mamba: biases, untied, kernel 3",
+    "nemotron_h: groups of experts in a latent space, biases",
     "qwen3_next: every third layer",
     "recurrent_gemma: attention last",
     "lfm2: conv, conv, attention, conv",

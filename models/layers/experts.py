@@ -1,0 +1,95 @@
+"""Experts: the routed experts of a layer, together where kernels do that, else one after the other.
+
+A device that takes them together still runs them one by one in a step whose adapters change them.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from ..blueprint import experts
+from ..ops.experts import ExpertActivation, ExpertStacks, activate_inner, groups_on, one_by_one, run
+from ..ops.lora import LoraBatch
+from ..weights import Weights
+from .linear import Linear
+
+Bias = torch.Tensor | None
+Matrices = tuple[Sequence[torch.Tensor], Bias, torch.Tensor, Bias]  # of an expert: into it, and out of it
+
+
+class Experts:
+    """x [T, width], chosen [T, K] int64, shares [T, K] float32 -> the sum of share * expert(x), [T, width] float32."""
+
+    def __init__(self, part: experts.MoE, weights: Weights) -> None:
+        self._gated = part.gated
+        self._activation: ExpertActivation = "gpt_oss" if part.layout == "gpt_oss" else part.activation
+        matrices = _matrices(part, weights)
+        self._stacks = None
+        if groups_on(weights.device):
+            self._stacks = self._stack(part, weights, matrices)
+            matrices = _of_stacks(self._stacks)
+        (into, (_, wide, width)), (out, (_, _, inner)) = part.lora_targets().items()
+        linears, sites = [], []
+        for i, (inwards, inward_bias, outward, outward_bias) in enumerate(matrices):
+            site, back = weights.site(into, width, wide, expert=i), weights.site(out, inner, width, expert=i)
+            inward = Linear(inwards, inward_bias, weights.dtype, (site,))
+            linears.append((inward, Linear((outward,), outward_bias, weights.dtype, (back,))))
+            sites.append((site, back))
+        self._linears = tuple(linears)
+        self._sites = sites[0]  # an adapter changes all experts, or none
+
+    def __call__(
+        self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, lora: LoraBatch | None
+    ) -> torch.Tensor:
+        """lora: of the tokens; None: no adapter changes any of them."""
+        if lora is not None and not any(lora.concerns(site) for site in self._sites):
+            lora = None
+        if self._stacks is not None and lora is None:
+            return run(x, chosen, shares, self._stacks)
+
+        def expert(index: int, mine: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+            of_tokens = None if lora is None else lora.select(tokens.numpy(force=True))
+            inward, down = self._linears[index]
+            return down(activate_inner(self._activation, self._gated, inward(mine, of_tokens)), of_tokens)
+
+        return one_by_one(x, chosen, shares, len(self._linears), expert)
+
+    def _stack(self, part: experts.MoE, weights: Weights, matrices: Iterator[Matrices]) -> ExpertStacks:
+        shapes = part.lora_targets().values()
+        inward, down = (torch.empty(shape, dtype=weights.dtype, device=weights.device) for shape in shapes)
+        biases: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        for i, (inwards, inward_bias, outward, outward_bias) in enumerate(matrices):
+            for rows, matrix in zip(inward[i].split([len(matrix) for matrix in inwards]), inwards, strict=True):
+                rows.copy_(matrix)
+            down[i].copy_(outward)
+            for kept, bias in zip(biases, (inward_bias, outward_bias), strict=True):
+                if bias is not None:
+                    kept.append(bias)
+        inward_biases, down_biases = (torch.stack(kept) if kept else None for kept in biases)
+        return ExpertStacks(inward, down, inward_biases, down_biases, self._activation, self._gated)
+
+
+def _of_stacks(stacks: ExpertStacks) -> Iterator[Matrices]:
+    """Expert by expert; on a GPU in the very memory of the stacks."""
+    for i, (inward, down) in enumerate(zip(stacks.inward, stacks.down, strict=True)):
+        inward_bias, down_bias = (None if bias is None else bias[i] for bias in (stacks.inward_bias, stacks.down_bias))
+        yield (inward,), inward_bias, down, down_bias
+
+
+def _matrices(part: experts.MoE, weights: Weights) -> Iterator[Matrices]:
+    """As they are stored, expert by expert."""
+    if part.layout == "list":
+        names = part.projections[:2] if part.gated else part.projections[1:2]
+        for i in range(part.num_experts):
+            inwards = [weights.stored(f"{part.experts}.{i}.{name}.weight") for name in names]
+            yield inwards, None, weights.stored(f"{part.experts}.{i}.{part.projections[2]}.weight"), None
+        return
+    fused, down = part.stacked_names
+    if part.layout != "gpt_oss":
+        turned = part.layout == "transposed"
+        for inner, outer in zip(weights(fused), weights(down), strict=True):
+            yield (inner.t() if turned else inner,), None, outer.t() if turned else outer, None
+        return
+    biases = zip(weights(f"{fused}_bias"), weights(f"{down}_bias"), strict=True)
+    for inner, outer, (inner_bias, outer_bias) in zip(weights(fused), weights(down), biases, strict=True):
+        yield (inner.t(),), inner_bias, outer.t(), outer_bias
