@@ -6,7 +6,7 @@ Knows numpy and Pillow; no model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from PIL import Image
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 Arrays = Mapping[str, NDArray[Any]]  # by the names under which the encoder reads them
 
@@ -25,13 +26,19 @@ class EncoderInput:
     `mm_hash`: equal hashes mean equal embeddings. `runs`: lengths of its runs of image tokens in a prompt, in order;
     what stands between two runs is text. The entry covers a prompt from its first run's first token to its last run's
     last, and has an embedding for each of them; those between runs are never read. `grid`: rows and columns of tokens,
-    where they are one run and the model's positions follow them (mrope).
+    where they are one run and the model's positions follow them (mrope). `lora_id`: the adapter that changes how it is
+    seen; 0: none does.
     """
 
     mm_hash: str
     arrays: Arrays
     runs: tuple[int, ...]
     grid: tuple[int, int] | None = None
+    lora_id: int = 0
+
+    def for_adapter(self, lora_id: int) -> EncoderInput:
+        """The same for an adapter that changes how pictures are seen, which shares its embeddings with nobody."""
+        return replace(self, mm_hash=f"{self.mm_hash}@{lora_id}", lora_id=lora_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,11 @@ class ImageProcessor(Protocol):
 
 class Encoder(Protocol):
     """A vision tower with its projector."""
+
+    @property
+    def projections(self) -> Mapping[str, nn.Linear]:
+        """Every module that a LoRA adapter may change, by its name in the blueprint."""
+        ...
 
     def __call__(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
         """[tokens that the input covers, width] of every input."""

@@ -26,6 +26,11 @@ class TransformersEncoder:
         first = next(self.model.parameters())
         self._device, self._dtype = first.device, first.dtype
 
+    @property
+    def projections(self) -> Mapping[str, nn.Linear]:
+        """See `inputs.Encoder`."""
+        return {name: module for name, module in self.model.named_modules() if isinstance(module, nn.Linear)}
+
     def __call__(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
         """See `inputs.Encoder`."""
         order = sorted(range(len(inputs)), key=lambda index: _shapes(inputs[index]))

@@ -51,7 +51,8 @@ class EngineArgs:
     max_lora_rank: adapters of a higher rank are refused.
     lora_units: of the LoRA pool, 8 ranks each, instead of those that follow from max_loras and max_lora_rank.
     max_cpu_loras: most adapters that no request uses whose weights stay in host memory; None: all.
-    lora_target_modules: ends of the names of modules that adapters may change; None: all that can be.
+    lora_target_modules: ends of the names of modules that adapters may change, in vision tower and connector too; None:
+        all that can be.
     scheduler: further fields of SchedulerConfig, by name.
     """
 

@@ -100,6 +100,7 @@ def serve(
     quantization: Annotated[str | None, typer.Option("--quantization", "-q", rich_help_panel=AS_IN_VLLM)] = None,
     kv_cache_dtype: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
     load_format: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
+    enable_tower_connector_lora: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = True,
     disable_log_stats: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
 ) -> None:
     """Serve a model over OpenAI's HTTP API.

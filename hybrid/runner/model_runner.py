@@ -27,6 +27,7 @@ from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 from .batch import Drafted, WantedLogits, build_batch
 from .caches import Caches
 from .decode_graphs import DecodeGraphs
+from .encoder_lora import EncoderLora
 from .lora_cache import AdapterSource, LoraCache
 from .row_mirror import RowMirror
 from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
@@ -93,7 +94,8 @@ class ModelRunner:
         lora_targets: Collection[str] = (),
         decode_graphs: bool | None = None,
     ) -> None:
-        """adapters: with them the LoRA pool is allocated, at the model's sites that are among `lora_targets`.
+        """adapters: with them the LoRA pool is allocated, at those sites of model and encoder that are among
+        `lora_targets`.
 
         decode_graphs: steps that only decode are replayed as CUDA graphs; None: where they can be captured. Elsewhere
         the same runs without capture.
@@ -111,8 +113,10 @@ class ModelRunner:
         self._encoder = encoder
         self._adapters = adapters
         self.lora: LoraCache | None = None
+        self._encoder_lora = EncoderLora({} if encoder is None else encoder.projections, lora_targets)
         if adapters is not None:
-            self.lora = LoraCache(model.lora_sites, lora_targets, sizes.lora_units, model.dtype, self.device)
+            sites = (*model.lora_sites, *self._encoder_lora.sites)
+            self.lora = LoraCache(sites, lora_targets, sizes.lora_units, model.dtype, self.device)
         self.mirror = RowMirror(sizes)
         self._requests: dict[str, _Request] = {}
         self.graphs = self._capture(decode_graphs)
@@ -213,17 +217,22 @@ class ModelRunner:
             return None
 
     def _encode(self, plan: StepPlan) -> None:
-        """Mutates the encoder cache: embeddings of the plan's images, several per call."""
+        """Mutates the encoder cache: embeddings of the plan's images, several per call, all of one adapter or none."""
         if not plan.encode:
             return
         assert self._encoder is not None and self.caches.encoder is not None, "the plan encodes images for no encoder"
-        for begin in range(0, len(plan.encode), IMAGES_PER_CALL):
-            images = plan.encode[begin : begin + IMAGES_PER_CALL]
-            embeddings = self._encoder([self._requests[image.request_id].images[image.mm_hash] for image in images])
-            for image, tokens in zip(images, embeddings):
-                assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
-                slots = torch.tensor(image.slots, device=self.device)
-                self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
+        inputs = [(image, self._requests[image.request_id].images[image.mm_hash]) for image in plan.encode]
+        for lora_id in sorted({entry.lora_id for _, entry in inputs}):
+            of_one = [(image, entry) for image, entry in inputs if entry.lora_id == lora_id]
+            units = self.lora.units(lora_id) if self.lora is not None else None
+            for begin in range(0, len(of_one), IMAGES_PER_CALL):
+                images = of_one[begin : begin + IMAGES_PER_CALL]
+                with self._encoder_lora.applied(units):
+                    embeddings = self._encoder([entry for _, entry in images])
+                for (image, _), tokens in zip(images, embeddings):
+                    assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
+                    slots = torch.tensor(image.slots, device=self.device)
+                    self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
         self.num_encoded_images += len(plan.encode)
 
     def _output(self, plan: StepPlan, sampled: Sampled, owner: Ints, drafted: Drafted | None) -> RunnerOutput:

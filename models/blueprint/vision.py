@@ -8,6 +8,8 @@ from typing import Protocol
 
 from .parts import Shapes
 
+TABLES = ("position_embedding.weight", "pos_embed.weight")
+
 
 class ImageTokens(Protocol):
     """How many embeddings a picture becomes."""
@@ -56,3 +58,11 @@ class Vision:
     tokens: ImageTokens
     width: int
     bidirectional: bool = False
+
+    def lora_targets(self) -> Shapes:
+        """Module name -> [out, in] of every projection that a LoRA adapter may change; tables of positions are none."""
+        return {
+            name.removesuffix(".weight"): shape
+            for name, shape in self.tensors.items()
+            if name.endswith(".weight") and not name.endswith(TABLES) and len(shape) == 2
+        }

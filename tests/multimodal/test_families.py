@@ -19,6 +19,7 @@ from hybrid.frontend.prompt import Prompt
 from hybrid.models.context import ForwardContext, ImageTokens
 from hybrid.models.decoder import Decoder
 from hybrid.models.families.vision import TYPES
+from hybrid.models.ops.lora import LoraBatch
 from hybrid.runner.loading import LoadedModel, load
 from tests.models.forward import caches_for, context_for
 
@@ -111,6 +112,8 @@ def test_the_blueprint_names_the_tensors_of_the_encoder(loaded: LoadedModel) -> 
     assert vision is not None
     named = {name: tuple(tensor.shape) for name, tensor in encoder.model.named_parameters()}
     assert named == vision.tensors
+    projections = {name: tuple(module.weight.shape) for name, module in encoder.projections.items()}
+    assert projections == vision.lora_targets()
     assert not [name for name, tensor in encoder.model.named_buffers() if tensor.is_meta]
 
 
@@ -170,8 +173,10 @@ def process(llm: LLM, messages: Chat) -> Prompt:
 
 
 @torch.inference_mode()
-def all_logits(loaded: LoadedModel, prompt: Prompt, chunk: int) -> torch.Tensor:
-    """Of every token of a prompt, computed in chunks, of which none ends in an image whose tokens see each other."""
+def all_logits(loaded: LoadedModel, prompt: Prompt, chunk: int, units: Sequence[int] = ()) -> torch.Tensor:
+    """Of every token of a prompt, computed in chunks, of which none ends in an image whose tokens see each other.
+
+    units: rank units of its adapter."""
     decoder, ids = loaded.decoder, prompt.token_ids.tolist()
     entries = [(i.offset, i.offset + i.num_tokens, prompt.encoder_inputs[i.mm_hash]) for i in prompt.images]
     assert loaded.encoder is not None
@@ -190,7 +195,8 @@ def all_logits(loaded: LoadedModel, prompt: Prompt, chunk: int) -> torch.Tensor:
         if prompt.image_positions is not None:
             positions = prompt.image_positions.at(start, end - start)
             context = replace(context, image_positions=torch.from_numpy(positions))
-        out.append(decoder.compute_logits(decoder.forward(context)))
+        lora = LoraBatch(np.array([units] * (end - start))) if units else None
+        out.append(decoder.compute_logits(decoder.forward(replace(context, lora=lora)), lora))
         start = end
     return torch.cat(out)
 
