@@ -88,7 +88,8 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
     reached = limits(spec, sizes, scheduler_config, lora_bytes_per_unit=unit_bytes)
     logger.info("%s", reached)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
-    runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets)
+    graphs = False if args.enforce_eager else None
+    runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets, decode_graphs=graphs)
     executes = wrap(runner)
     grammars = _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids)
 

@@ -14,7 +14,6 @@ _TAKEN: Mapping[str, tuple[Collection[object], str]] = {
     "pipeline_parallel_size": ((1,), _ONE_DEVICE),
     "data_parallel_size": ((1,), _ONE_DEVICE),
     "trust_remote_code": ((False,), "no code of a checkpoint is ever run"),
-    "enforce_eager": (_YES_OR_NO, "there are no graphs to turn off"),
     "enable_chunked_prefill": ((True, None), "prompts that do not fit into a step are always computed in chunks"),
     "quantization": ((None,), "weights are served in a floating-point dtype"),
     "kv_cache_dtype": (("auto",), "keys and values have the dtype of the weights"),
