@@ -125,6 +125,31 @@ def test_chats_are_those_of_transformers(template: str, tmp_path: Path) -> None:
         assert expected.count("Yo") == 1
 
 
+PARTS_ONLY = {  # as LLaVA's and SmolVLM's: strings would be gone through letter by letter
+    "llava": "{% for m in messages %}{{ m['role'] }}: {% for part in m['content'] | selectattr('type', 'equalto', 'image')"
+    " %}<image>{% endfor %}{% for part in m['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}"
+    "{% endfor %}{% endfor %}",
+    "smolvlm": "{% for m in messages %}{{ m['role'] }}{% if m['content'][0]['type'] == 'image' %}:{% else %}: {% endif %}"
+    "{% for line in m['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}{% else %}{{ '<image>' }}"
+    "{% endif %}{% endfor %}\n{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("template", PARTS_ONLY)
+def test_a_template_that_reads_parts_only_is_given_parts(template: str, tmp_path: Path) -> None:
+    theirs = save(tmp_path, "gpt-2", PARTS_ONLY[template])
+    chat = [*CHAT, {"role": "assistant", "content": ""}, {"role": "user", "content": [{"type": "image"}]}]
+    parts = [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message["content"], str)
+        else message
+        for message in chat
+    ]
+    rendered = Tokenizer(tmp_path).render_chat(chat, True)
+    assert rendered == theirs.apply_chat_template(parts, tokenize=False)
+    assert all(str(message["content"]) in rendered for message in CHAT)
+
+
 def config_of(folder: Path, **changes: Any) -> None:
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
