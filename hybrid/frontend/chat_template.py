@@ -2,8 +2,8 @@
 
 Offers what transformers offers to templates (`chat_template_utils.py`): `tojson`, `raise_exception`, `strftime_now`,
 `{% generation %}` blocks, `break` and `continue`, and `tools` and `documents` that are there but None. A template comes
-with a checkpoint, from anybody: one that would never end is refused. Templates that read parts only (LLaVA, SmolVLM) get
-the text of a message as a part.
+with a checkpoint, from anybody: one that would never end is refused. One that reads parts only (LLaVA, SmolVLM) gets the
+text of a message as a part.
 """
 
 import json
