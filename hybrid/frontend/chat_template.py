@@ -1,9 +1,9 @@
 """ChatTemplate: messages -> text, by a Jinja template as checkpoints bring them, compiled in a sandbox.
 
 Offers what transformers offers to templates (`chat_template_utils.py`): `tojson`, `raise_exception`, `strftime_now`,
-`{% generation %}` blocks, `break` and `continue`, and `tools` and `documents` that are there but None. A template comes
-with a checkpoint, from anybody: one that would never end is refused. One that reads parts only (LLaVA, SmolVLM) gets the
-text of a message as a part.
+`{% generation %}` blocks, `break` and `continue`, and `tools` and `documents` that are there but None. One that reads
+parts only (LLaVA, SmolVLM) gets the text of a message as a part. A template comes with a checkpoint, from anybody: one
+that would never end is refused.
 """
 
 import json
