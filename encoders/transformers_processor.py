@@ -4,6 +4,7 @@ standard.
 Runs transformers' Pillow variants, which need no torchvision.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 from .images import MAX_PIXELS, mm_hash
 from .inputs import Arrays, EncoderInput, ImageTokens, ProcessedImage
 
-FILES = ("preprocessor_config.json", "processor_config.json")
+ALONE, WHOLE = "preprocessor_config.json", "processor_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def load_image_processor(folder: Path) -> Any:
 
     Raises ValueError for one that cannot be read. No code of the checkpoint is ever run.
     """
-    if not any((folder / file).is_file() for file in FILES):
+    if not (folder / ALONE).is_file() and not _in_whole(folder / WHOLE):
         return None
     from transformers import AutoImageProcessor
 
@@ -98,6 +99,14 @@ def load_image_processor(folder: Path) -> Any:
     except Exception as error:  # whatever its files make transformers raise
         what = " ".join(str(error).split())[:200]
         raise ValueError(f"the image processor of {folder} cannot be read: {what}") from None
+
+
+def _in_whole(file: Path) -> bool:
+    """Whether the file describes an image processor; older ones say only what is special about the prompt."""
+    try:
+        return "image_processor" in json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def square_pixels(features: Arrays, side: int, number: int = 1) -> Arrays:
