@@ -69,7 +69,7 @@ def _build(config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> nn.
 
     auto: Any = AutoModel
     try:
-        parsed = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+        parsed = CONFIG_MAPPING[config["model_type"]](**config)  # `from_dict` warns about the defaults of others
         with torch.device("meta"), no_init_weights():
             model = auto.from_config(parsed)
     except Exception as error:  # whatever a configuration makes transformers raise

@@ -82,6 +82,14 @@ def serve(
     gpu_memory_utilization: Annotated[
         float | None, typer.Option(help="Share of a GPU's memory for all, without --memory. Default: what is free.")
     ] = None,
+    num_full_blocks: Annotated[
+        int | None, typer.Option(min=0, help="Of the full-attention pool. Default: these four follow from --memory.")
+    ] = None,
+    num_window_blocks: Annotated[int | None, typer.Option(min=0, help="Of the sliding-window pool.")] = None,
+    num_state_slots: Annotated[int | None, typer.Option(min=0, help="Of the pool of recurrent states.")] = None,
+    encoder_tokens: Annotated[
+        int | None, typer.Option(min=0, help="Of the encoder pool; an image of more is refused.")
+    ] = None,
     device: Device = None,
     threads: Threads = None,
     dtype: Dtype = "auto",
@@ -135,6 +143,10 @@ def serve(
             max_num_batched_tokens=max_num_batched_tokens,
             block_size=block_size,
             memory=memory,
+            num_full_blocks=num_full_blocks,
+            num_window_blocks=num_window_blocks,
+            num_state_slots=num_state_slots,
+            encoder_tokens=encoder_tokens,
             gpu_memory_utilization=gpu_memory_utilization,
             dtype=dtype,
             device=device,

@@ -1,8 +1,9 @@
 """ChatTemplate: messages -> text, by a Jinja template as checkpoints bring them, compiled in a sandbox.
 
 Offers what transformers offers to templates (`chat_template_utils.py`): `tojson`, `raise_exception`, `strftime_now`,
-`{% generation %}` blocks, `break` and `continue`, and `tools` and `documents` that are there but None. A template comes
-with a checkpoint, from anybody: one that would never end is refused.
+`{% generation %}` blocks, `break` and `continue`, and `tools` and `documents` that are there but None. One that reads
+parts only (LLaVA, SmolVLM) gets the text of a message as a part. A template comes with a checkpoint, from anybody: one
+that would never end is refused.
 """
 
 import json
@@ -24,6 +25,7 @@ MAX_ROUNDS = 250_000  # through all loops and macros of one rendering: a few sec
 MAX_LENGTH = 1_000_000  # of a text or list that is repeated
 MAX_BITS = 4096  # of a number
 _COUNT = "_count_round"
+_PROBE = "What do you see?"
 
 
 class ChatTemplate:
@@ -49,6 +51,14 @@ class ChatTemplate:
             self._template = environment.from_string(tree)
         except (jinja2.TemplateError, RecursionError) as error:
             raise ValueError(f"cannot be compiled: {one_line(error)}") from None
+        self._parts_only = not self._shows(_PROBE) and self._shows(_text_part(_PROBE))
+
+    def _shows(self, content: Any) -> bool:
+        """Whether `_PROBE` can be read in what the template makes of a message with this content."""
+        try:
+            return _PROBE in self._render([{"role": "user", "content": content}], True, {})
+        except ValueError:
+            return False
 
     def render(
         self,
@@ -61,6 +71,18 @@ class ChatTemplate:
         for name in ("messages", "add_generation_prompt", *self._special_tokens):
             if name in more:
                 raise ValueError(f"{name!r} is set already and cannot be a variable for the chat template")
+        if self._parts_only:  # of a string they would show nothing, and not say so
+            messages = [
+                {**message, "content": _text_part(message["content"])}
+                if isinstance(message.get("content"), str)
+                else message
+                for message in messages
+            ]
+        return self._render(messages, add_generation_prompt, more)
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, more: Mapping[str, Any]
+    ) -> str:
         rounds = iter(range(MAX_ROUNDS))
 
         def count() -> None:
@@ -74,6 +96,10 @@ class ChatTemplate:
             )
         except Exception as error:  # a template computes, and so can fail in any way
             raise ValueError(f"the chat template refuses these messages: {one_line(error)}") from None
+
+
+def _text_part(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):

@@ -51,7 +51,8 @@ async def resolve_host(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPolicy:
-    """allowed_domains: hosts that http(s) URLs may name, redirects included; none: nothing is fetched.
+    """allowed_domains: hosts that http(s) URLs may name, redirects included; none: nothing is fetched. Names must lead
+    to public addresses; an address in the list may be any.
     allowed_local_path: folder under which files may be read; None: none. max_bytes: of one encoded picture. timeout:
     seconds per picture, redirects included. max_concurrency: pictures of one request that are read at a time.
     max_pixels: of all pictures of one request, decoded."""
@@ -214,8 +215,12 @@ class MediaFetcher:
         if host not in self._policy.domains:
             raise ValueError(f"{brief(url)} is not fetched: {host!r} is none of --allowed-media-domains")
         addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in await self._resolve(host, port)]
-        if not addresses or not all(self._may_connect(address) for address in addresses):
-            raise ValueError(f"{brief(url)} is not fetched: {host!r} does not lead to a public address")
+        # an address that is listed itself is meant; a name may come to lead anywhere
+        if not addresses or not all(str(address) == host or self._may_connect(address) for address in addresses):
+            raise ValueError(
+                f"{brief(url)} is not fetched: {host!r} does not lead to a public address; "
+                "--allowed-media-domains must list any other as an address"
+            )
         name = f"[{host}]" if ":" in host else host
         default = port == (443 if parts.scheme == "https" else 80)
         return self._client.build_request(

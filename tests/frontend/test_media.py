@@ -148,6 +148,23 @@ def test_addresses_inside_are_refused(address: str) -> None:
         asyncio.run(fetched("http://media.test/a", MediaPolicy(allowed_domains=["media.test"]), inside, False))
 
 
+def test_an_address_inside_that_is_listed_itself_is_meant() -> None:
+    async def run() -> None:
+        async def answer(head: str, writer: asyncio.StreamWriter) -> None:
+            writer.write(ok(png()))
+
+        async def system(host: str, port: int) -> Sequence[str]:
+            return ["127.0.0.1"]
+
+        async with media_host(answer) as port:
+            policy = MediaPolicy(allowed_domains=["127.0.0.1", "localhost"])
+            assert (await fetched(f"http://127.0.0.1:{port}/a", policy, system, False)).size == (4, 3)
+            with pytest.raises(ValueError, match="must list any other as an address"):
+                await fetched(f"http://localhost:{port}/a", policy, system, False)
+
+    asyncio.run(run())
+
+
 def test_public_addresses_are_public() -> None:
     assert is_public(ipaddress.ip_address("93.184.215.14")) and is_public(ipaddress.ip_address("2606:4700::1111"))
 

@@ -125,6 +125,27 @@ def test_chats_are_those_of_transformers(template: str, tmp_path: Path) -> None:
         assert expected.count("Yo") == 1
 
 
+PARTS_ONLY = {  # as LLaVA's and SmolVLM's: strings would be gone through letter by letter
+    "llava": "{% for m in messages %}{{ m.role }}: "
+    "{% for part in m.content | selectattr('type', 'equalto', 'image') %}<image>{% endfor %}"
+    "{% for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text + ' ' }}{% endfor %}{% endfor %}",
+    "smolvlm": "{% for m in messages %}{{ m.role }}{{ ':' if m.content[0].type == 'image' else ': ' }}"
+    "{% for line in m.content %}{% if line.type == 'text' %}{{ line.text }}{% elif line.type == 'image' %}<image>"
+    "{% endif %}{% endfor %}\n{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("template", PARTS_ONLY)
+def test_a_template_that_reads_parts_only_is_given_parts(template: str, tmp_path: Path) -> None:
+    theirs = save(tmp_path, "gpt-2", PARTS_ONLY[template])
+    texts: list[dict[str, Any]] = [*CHAT, {"role": "assistant", "content": ""}]
+    picture = {"role": "user", "content": [{"type": "image"}]}
+    parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in texts]
+    rendered = Tokenizer(tmp_path).render_chat([*texts, picture], True)
+    assert rendered == theirs.apply_chat_template([*parts, picture], tokenize=False)
+    assert all(message["content"] in rendered for message in texts)
+
+
 def config_of(folder: Path, **changes: Any) -> None:
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

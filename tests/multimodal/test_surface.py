@@ -1,6 +1,8 @@
 """A published vision-language model through what users touch: prompts, streams, the command line; and odd pictures."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +231,11 @@ def test_limits_at_the_command_line(given: str, message: str) -> None:
     done = CliRunner().invoke(app, ["serve", "tiny", "--limit-mm-per-prompt", given])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
+
+
+def test_loading_warns_of_nothing_that_the_checkpoint_does_not_say(tmp_path: Path) -> None:
+    """transformers would, of default values of SmolVLM's configuration, if it wrote one out."""
+    Oracle(all_cases()["smolvlm: whole"], tmp_path)
+    command = [sys.executable, "-m", "hybrid", "generate", "--model", str(tmp_path), "--memory", "8MiB", "Hello"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "transformers" not in done.stderr and "pad_token_id" not in done.stderr

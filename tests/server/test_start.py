@@ -1,5 +1,6 @@
 """`hybrid serve` as it starts: it warms up, says so, and listens when it is done; and what its pools are made of."""
 
+import json
 import sys
 
 import httpx
@@ -29,6 +30,16 @@ def test_it_listens_when_it_is_warm(order: list[str], flags: tuple[str, ...], ex
     assert done.exit_code == 0, done.stderr
     assert order == expected
     assert done.stderr.splitlines()[-1] == "models: tiny"
+
+
+def test_it_takes_the_flags_of_a_plan(order: list[str]) -> None:
+    question = ["tiny", "--memory", "24MiB", "--context", "60", "--output", "40", "--images", "1"]
+    planned = json.loads(CliRunner().invoke(app, ["plan", *question, "--json"]).stdout)
+    flags = [*planned["flags"].split(), "--encoder-tokens", "48", "--threads", "1"]
+    done = CliRunner().invoke(app, ["serve", "tiny", *flags, "--skip-server-warmup"])
+    assert done.exit_code == 0, done.stderr
+    assert f"tokens per request: {planned['concurrency']}; the request row pool binds" in done.stderr
+    assert order == ["listening"]
 
 
 @pytest.mark.parametrize("package", ["fastapi", "httpx", "prometheus_client", "uvicorn"])

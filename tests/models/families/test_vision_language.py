@@ -66,8 +66,14 @@ def test_a_tensor_that_is_neither_text_nor_vision_is_refused(llava: Oracle, tmp_
         load(other)
 
 
-def test_an_image_is_refused_where_nothing_says_how_to_prepare_it(llava: Oracle) -> None:
-    llm = LLM(llava.folder, dtype="float32", skip_tokenizer_init=True, memory="16MiB", max_model_len=64)
+@pytest.mark.parametrize("more", [{}, {"processor_config.json": '{"patch_size": 16}'}])
+def test_an_image_is_refused_where_nothing_says_how_to_prepare_it(
+    llava: Oracle, tmp_path: Path, more: dict[str, str]
+) -> None:
+    other = respelled(llava.folder, tmp_path, lambda name: name)
+    for name, content in more.items():
+        (other / name).write_text(content)
+    llm = LLM(other, dtype="float32", skip_tokenizer_init=True, memory="16MiB", max_model_len=64)
     prompt = {"prompt_token_ids": TOKENS, "multi_modal_data": {"image": np.zeros((16, 16, 3), dtype=np.uint8)}}
     with pytest.raises(ValueError, match=r"no preprocessor_config\.json\), and the prompt brings 1"):
         llm.generate([prompt], use_tqdm=False)
