@@ -158,10 +158,13 @@ USUAL_IMAGE = 1024  # tokens: about a megapixel in models whose images keep thei
 
 
 def default_encoder_tokens(spec: ModelSpec, max_num_seqs: int) -> int:
-    """Of the encoder pool where nobody says: an image for each of up to 16 requests, 4 at least. Images count with at
-    most USUAL_IMAGE tokens, but the largest has room."""
-    most = spec.encoder.max_tokens_per_image if spec.encoder is not None else 0
-    return max(most, min(max(max_num_seqs, 4), 16) * min(most, USUAL_IMAGE))
+    """Of the encoder pool where nobody says: a picture for each of up to 16 requests, 4 at least. Pictures count with
+    at most USUAL_IMAGE tokens, but the largest image has room."""
+    if spec.encoder is None:
+        return 0
+    most = spec.encoder.max_tokens_per_image
+    picture = spec.encoder.max_tokens_per_picture or most
+    return max(most, min(max(max_num_seqs, 4), 16) * min(picture, USUAL_IMAGE))
 
 
 RESUME_POINT_SHARE = 0.25  # of what is left after promises and one request of full length

@@ -72,12 +72,14 @@ LayerSpec = FullAttentionSpec | SlidingWindowSpec | MambaSpec
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
     """Image embeddings kept until the decoder has read them: `hidden_size` elements per embedding token, several times
-    the decoder's where they come in levels. min_tokens_per_image: None: all images have as many."""
+    the decoder's where they come in levels. min_tokens_per_image: None: all images have as many.
+    max_tokens_per_picture: where a picture becomes several images, tiles of it; None: one."""
 
     hidden_size: int
     max_tokens_per_image: int
     dtype: str = "float32"
     min_tokens_per_image: int | None = None
+    max_tokens_per_picture: int | None = None
 
     @property
     def bytes_per_token(self) -> int:

@@ -84,7 +84,11 @@ class Model:
             encoder=None
             if self.vision is None
             else EncoderSpec(
-                self.decoder.image_embedding_size, self.vision.tokens.most, dtype, self.vision.tokens.least
+                self.decoder.image_embedding_size,
+                self.vision.tokens.most,
+                dtype,
+                self.vision.tokens.least,
+                sum(self.vision.tokens.costliest.entries),
             ),
         )
 

@@ -123,12 +123,15 @@ def test_pools_fill_the_memory_and_never_exceed_it(model: ModelSpec, plans: int)
 
 
 def test_the_encoder_pool_where_nobody_says() -> None:
-    def default(most: int, seqs: int) -> int:
-        return default_encoder_tokens(replace(MODEL, encoder=EncoderSpec(64, most)), seqs)
+    def default(most: int, seqs: int, picture: int | None = None) -> int:
+        encoder = EncoderSpec(64, most, max_tokens_per_picture=picture)
+        return default_encoder_tokens(replace(MODEL, encoder=encoder), seqs)
 
     assert [default(49, seqs) for seqs in (1, 4, 7, 16, 100)] == [4 * 49, 4 * 49, 7 * 49, 16 * 49, 16 * 49]
     assert default(2880, 100) == 16 * 1024
     assert default(9000, 1) == 9000
+    assert default(64, 4, picture=832) == 4 * 832  # of 13 tiles
+    assert default(64, 4, picture=64 * 17) == 4 * 1024
     assert default_encoder_tokens(ModelSpec(((FULL,),)), 8) == 0
 
 

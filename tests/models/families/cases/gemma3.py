@@ -17,5 +17,7 @@ CASES = {
         vision_config=towers.SIGLIP,
         mm_tokens_per_image=4,
         image_token_index=3,
+        boi_token_index=4,
+        eoi_token_index=5,
     ),
 }
