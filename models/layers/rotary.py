@@ -4,6 +4,7 @@ Source of the conventions: Su et al. 2021; rotate-half as in Llama, neighbouring
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -22,13 +23,12 @@ class Rotary:
     @classmethod
     def at(cls, rope: Rope, positions: torch.Tensor, dtype: torch.dtype) -> "Rotary":
         """positions [T] int64, or [3, T] for a rope with `axes`. Angles are computed in float32."""
-        device = positions.device
-        frequencies = torch.tensor(rope.inverse_frequencies, dtype=torch.float32, device=device)
+        frequencies, axes = _constants(rope, positions.device)
         if positions.ndim == 1:
             turns = positions[:, None]
         else:
-            assert rope.axes is not None, "three positions for a rope of one"
-            turns = positions.t().index_select(1, torch.tensor(rope.axes, device=device))
+            assert axes is not None, "three positions for a rope of one"
+            turns = positions.t().index_select(1, axes)
         angles = turns.float() * frequencies
         factor = rope.attention_factor
         return cls((angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype), rope.interleaved)
@@ -36,3 +36,10 @@ class Rotary:
     def rotate(self, heads: torch.Tensor, count: int) -> None:
         """Mutates heads [T, all heads, head_dim]: the first rotary_dim elements of the first `count` are rotated."""
         rotate(heads, count, self.cos, self.sin, self.interleaved)
+
+
+@cache
+def _constants(rope: Rope, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Inverse frequencies and axes on the device. Kept: a copy from the host would make every step wait."""
+    axes = None if rope.axes is None else torch.tensor(rope.axes, device=device)
+    return torch.tensor(rope.inverse_frequencies, dtype=torch.float32, device=device), axes
