@@ -11,6 +11,7 @@ class Adapter:
     name: str
     lora_id: int  # >= 1; 0 is the base model
     rank: int
+    changes_images: bool = False  # how they are seen: no other generation shares its embeddings
 
     def __post_init__(self) -> None:
         if self.lora_id < 1:

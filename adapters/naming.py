@@ -1,7 +1,8 @@
 """ModuleNames: what PEFT calls the modules of a model -> the canonical names of its LoRA targets. Knows no files.
 
 The same module is called differently by published checkpoints, by transformers (5 renames some) and inside models that
-see images. What differs is how a name begins, the word for embeddings, and where stacked experts lie.
+see images. What differs is how a name begins, the word for embeddings, and where stacked experts lie; towers had a
+module around them.
 """
 
 from collections.abc import Mapping
@@ -68,4 +69,5 @@ def _simple(name: str) -> str:
         if name.startswith(root):
             name = name.removeprefix(root)
             break
+    name = name.replace("vision_tower.vision_model.", "vision_tower.", 1)
     return "embeddings" if name in EMBEDDINGS else name

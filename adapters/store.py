@@ -5,7 +5,7 @@ Knows neither requests nor device memory: who needs a generation holds it, and r
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -64,12 +64,19 @@ class AdapterStore:
     """
 
     def __init__(
-        self, targets: Mapping[str, Shape], *, max_lora_rank: int = 64, max_cpu_loras: int | None = None
+        self,
+        targets: Mapping[str, Shape],
+        *,
+        max_lora_rank: int = 64,
+        max_cpu_loras: int | None = None,
+        image_targets: Collection[str] = (),
     ) -> None:
-        """targets: what adapters may change, name -> shape, as `Model.lora_targets` has it."""
+        """targets: what adapters may change, name -> shape, as `Model.lora_targets` has it. image_targets: those that
+        change how pictures are seen."""
         self.max_lora_rank = max_lora_rank
         self._names = ModuleNames(targets)
         self._max_idle = max_cpu_loras
+        self._image_targets = frozenset(image_targets)
         self._lora_ids = count(1)
         self._named: dict[str, _Generation] = {}  # in the order in which they got their names
         self._generations: OrderedDict[int, _Generation] = OrderedDict()  # least recently used first
@@ -209,7 +216,8 @@ class AdapterStore:
 
     def _add(self, name: str, checkpoint: AdapterCheckpoint) -> _Generation:
         """Mutates: a new generation, for which no name stands, is being read."""
-        adapter = Adapter(name, next(self._lora_ids), checkpoint.rank)
+        changes_images = not self._image_targets.isdisjoint(checkpoint.pieces)
+        adapter = Adapter(name, next(self._lora_ids), checkpoint.rank, changes_images)
         generation = self._generations[adapter.lora_id] = _Generation(adapter, checkpoint)
         self._read(generation)
         return generation

@@ -6,7 +6,7 @@ Knows numpy and Pillow; no model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from PIL import Image
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 Arrays = Mapping[str, NDArray[Any]]  # by the names under which the encoder reads them
 
@@ -23,15 +24,21 @@ class EncoderInput:
     """One entry of the encoder pool: what the encoder makes embeddings of.
 
     `mm_hash`: equal hashes mean equal embeddings. `runs`: lengths of its runs of image tokens in a prompt, in order;
-    what stands between two runs is text. The entry covers a prompt from its first run's first token to its last run's
-    last, and has an embedding for each of them; those between runs are never read. `grid`: rows and columns of tokens,
-    where they are one run and the model's positions follow them (mrope).
+    between two runs stands one token of text. The entry covers a prompt from its first run's first token to its last
+    run's last, and has an embedding for each of them; those between runs are never read. `grid`: rows and columns of
+    tokens, where they are one run and the model's positions follow them (mrope). `lora_id`: the adapter that changes
+    how it is seen; 0: none does.
     """
 
     mm_hash: str
     arrays: Arrays
     runs: tuple[int, ...]
     grid: tuple[int, int] | None = None
+    lora_id: int = 0
+
+    def for_adapter(self, lora_id: int) -> EncoderInput:
+        """The same for an adapter that changes how pictures are seen, which shares its embeddings with nobody."""
+        return replace(self, mm_hash=f"{self.mm_hash}@{lora_id}", lora_id=lora_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,24 @@ class ProcessedImage:
     inputs: tuple[EncoderInput, ...]
 
 
+class ImageCost(Protocol):
+    """What a picture takes."""
+
+    @property
+    def entries(self) -> tuple[int, ...]:
+        """Embeddings of each of its inputs."""
+        ...
+
+
 class ImageTokens(Protocol):
     """How many embeddings a picture becomes."""
 
     @property
     def most(self) -> int:
-        """Of any picture; of each, where all become as many."""
+        """Of any input; of each, where all have as many."""
         ...
 
-    def __call__(self, width: int, height: int) -> int:
+    def __call__(self, width: int, height: int) -> ImageCost:
         """Raises ValueError for a picture that the model cannot be shown."""
         ...
 
@@ -89,6 +105,11 @@ class ImageProcessor(Protocol):
 
 class Encoder(Protocol):
     """A vision tower with its projector."""
+
+    @property
+    def projections(self) -> Mapping[str, nn.Linear]:
+        """Every module that a LoRA adapter may change, by its name in the blueprint."""
+        ...
 
     def __call__(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
         """[tokens that the input covers, width] of every input."""

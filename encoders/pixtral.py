@@ -1,16 +1,14 @@
 """Pixtral's pictures: rows of image tokens with a mark after each. Source: transformers' `processing_pixtral.py`."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from .inputs import Arrays, EncoderInput, VisionFacts
+from .processor_files import WHOLE, whole_keys
 from .transformers_encoder import TransformersEncoder
 from .transformers_processor import Expansion, TransformersImageProcessor, load_image_processor
-
-WHOLE = "processor_config.json"
 
 
 class RowEncoder(TransformersEncoder):
@@ -45,11 +43,7 @@ def image_processor(folder: Path, vision: VisionFacts, side: int) -> Transformer
 
 def _token(folder: Path, name: str) -> str:
     """What the whole model's processor writes for a mark."""
-    try:
-        given = json.loads((folder / WHOLE).read_text(encoding="utf-8")) if (folder / WHOLE).is_file() else {}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{WHOLE} of {folder} cannot be read: {error}") from None
-    token = given.get(name, {"image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}[name])
+    token = whole_keys(folder).get(name, {"image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}[name])
     if not isinstance(token, str):
         raise ValueError(f"{WHOLE}: {name} must be a string, got {token!r}")
     return token

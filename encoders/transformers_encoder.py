@@ -17,7 +17,8 @@ DECODERS = ("language_model", "text_model")  # what transformers' whole models c
 
 
 class TransformersEncoder:
-    """See `inputs.Encoder`. Inputs whose arrays can lie one after the other are computed together."""
+    """See `inputs.Encoder`. Inputs whose arrays can lie one after the other are computed together. Where they have
+    `byte_values` (see `transformers_processor`), their `pixel_values` are bytes, which are looked up there."""
 
     def __init__(self, config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> None:
         """config: the whole `config.json`. get: a tensor by the name that transformers' model gives its parameter; each
@@ -25,6 +26,11 @@ class TransformersEncoder:
         self.model = _build(config, get)
         first = next(self.model.parameters())
         self._device, self._dtype = first.device, first.dtype
+
+    @property
+    def projections(self) -> Mapping[str, nn.Linear]:
+        """See `inputs.Encoder`."""
+        return {name: module for name, module in self.model.named_modules() if isinstance(module, nn.Linear)}
 
     def __call__(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
         """See `inputs.Encoder`."""
@@ -36,14 +42,19 @@ class TransformersEncoder:
         return [embeddings[index] for index in range(len(inputs))]
 
     def _encode(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
-        """Arrays of inputs lie one after the other in those of the batch."""
+        compute: Any = self.model.get_image_features
+        output = compute(**self._batch(inputs), return_dict=True)
+        levels = getattr(output, "deepstack_features", None) or ()  # each for all pictures
+        return [torch.cat(of_one, dim=-1) for of_one in zip(output.pooler_output, *levels)]
+
+    def _batch(self, inputs: Sequence[EncoderInput]) -> Mapping[str, torch.Tensor]:
+        """What transformers' model reads: arrays of inputs, one after the other."""
         batch = {
             name: self._tensor(np.concatenate([entry.arrays[name] for entry in inputs])) for name in inputs[0].arrays
         }
-        compute: Any = self.model.get_image_features
-        output = compute(**batch, return_dict=True)
-        levels = getattr(output, "deepstack_features", None) or ()  # each for all pictures
-        return [torch.cat(of_one, dim=-1) for of_one in zip(output.pooler_output, *levels)]
+        if "byte_values" in batch:
+            batch["pixel_values"] = _looked_up(batch["pixel_values"], batch.pop("byte_values")[0])
+        return batch
 
     def _tensor(self, values: Any) -> torch.Tensor:
         tensor = torch.from_numpy(values).to(self._device)
@@ -81,6 +92,12 @@ def _build(config: Mapping[str, Any], get: Callable[[str], torch.Tensor]) -> nn.
     model.initialize_weights()
     built: nn.Module = model.eval()
     return built
+
+
+def _looked_up(pixels: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """pixels: bytes [..., channels, height, width]. values: [channels, 256]."""
+    channels = zip(pixels.unbind(-3), values)
+    return torch.stack([of.index_select(0, each.int().flatten()).view(each.shape) for each, of in channels], dim=-3)
 
 
 def _shapes(entry: EncoderInput) -> tuple[tuple[str, tuple[int, ...]], ...]:

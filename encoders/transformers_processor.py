@@ -1,5 +1,5 @@
 """TransformersImageProcessor: pictures as the checkpoint's own image processor prepares them, whose numbers are the
-standard.
+standard, and are looked up only when the tower runs.
 
 Runs transformers' Pillow variants, which need no torchvision.
 """
@@ -10,22 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from .images import MAX_PIXELS, mm_hash
 from .inputs import Arrays, EncoderInput, ImageTokens, ProcessedImage
-
-FILES = ("preprocessor_config.json", "processor_config.json")
+from .processor_files import image_keys
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What one picture becomes: `parts` as in ProcessedImage; for every entry its arrays and its runs of tokens; and
-    `grid` as in EncoderInput, where there is one entry."""
+    """What one picture becomes: `parts` as in ProcessedImage; for every entry its arrays and its runs of tokens."""
 
     parts: tuple[str | int, ...]
     entries: Sequence[tuple[Arrays, tuple[int, ...]]]
-    grid: tuple[int, int] | None = None
 
 
 # What an image processor gave for one picture -> what the picture becomes
@@ -53,6 +51,7 @@ class TransformersImageProcessor:
         self._expand = expand
         self._tokens = tokens
         self._options = options
+        self._byte_values = byte_values(processor)
 
     def __call__(self, image: Image.Image) -> ProcessedImage:
         """See `inputs.ImageProcessor`."""
@@ -60,11 +59,15 @@ class TransformersImageProcessor:
             self._refuse_thin(image)
         else:
             self._tokens(*image.size)
-        features = self._processor(images=[image], return_tensors="np", **self._options)
-        expansion = self._expand({name: np.asarray(values) for name, values in features.items()})
+        found = self._processor(
+            images=[image], return_tensors="np", do_rescale=False, do_normalize=False, **self._options
+        )
+        features = {name: np.asarray(values) for name, values in found.items()}
+        features["pixel_values"] = features["pixel_values"].astype(np.uint8)
+        expansion = self._expand({**features, "byte_values": self._byte_values})
         name, several = mm_hash(image), len(expansion.entries) > 1
         inputs = (
-            EncoderInput(f"{name}-{index}" if several else name, arrays, runs, expansion.grid)
+            EncoderInput(f"{name}-{index}" if several else name, {**arrays, "byte_values": self._byte_values}, runs)
             for index, (arrays, runs) in enumerate(expansion.entries)
         )
         return ProcessedImage(expansion.parts, tuple(inputs))
@@ -88,7 +91,7 @@ def load_image_processor(folder: Path) -> Any:
 
     Raises ValueError for one that cannot be read. No code of the checkpoint is ever run.
     """
-    if not any((folder / file).is_file() for file in FILES):
+    if image_keys(folder) is None:
         return None
     from transformers import AutoImageProcessor
 
@@ -98,6 +101,17 @@ def load_image_processor(folder: Path) -> Any:
     except Exception as error:  # whatever its files make transformers raise
         what = " ".join(str(error).split())[:200]
         raise ValueError(f"the image processor of {folder} cannot be read: {what}") from None
+
+
+def byte_values(processor: Any) -> NDArray[np.float32]:
+    """[1, channels, 256]: what transformers' image processor makes of every byte. Pixels are kept as bytes until their
+    request ends, a quarter of what the tower reads, and looked up when it runs. Raises ValueError."""
+    values = np.broadcast_to(np.arange(256, dtype=np.uint8), (3, 1, 256))
+    if processor.do_rescale:
+        values = processor.rescale(values, processor.rescale_factor)
+    if processor.do_normalize:
+        values = processor.normalize(values, processor.image_mean, processor.image_std)
+    return values.astype(np.float32).transpose(1, 0, 2)
 
 
 def square_pixels(features: Arrays, side: int, number: int = 1) -> Arrays:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 
 class VisionSizes(Protocol):
@@ -33,7 +34,7 @@ class VisionSizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Affine:
-    """A weight and its bias: a linear layer [out, in] or a LayerNorm [size]."""
+    """A weight and its bias: a LayerNorm [size], or patches to features [out, in]."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -48,11 +49,11 @@ class _Affine:
 @dataclass(frozen=True, slots=True)
 class _Block:
     norm1: _Affine
-    qkv: _Affine
-    proj: _Affine
+    qkv: nn.Linear
+    proj: nn.Linear
     norm2: _Affine
-    fc1: _Affine
-    fc2: _Affine
+    fc1: nn.Linear
+    fc2: nn.Linear
 
 
 class VisionTower:
@@ -66,7 +67,15 @@ class VisionTower:
         def affine(name: str) -> _Affine:
             return _Affine(get(f"{name}.weight"), get(f"{name}.bias"))
 
+        def linear(name: str) -> nn.Linear:
+            weight, bias = get(f"{name}.weight"), get(f"{name}.bias")
+            outputs, inputs = weight.shape
+            module = self.projections[name] = nn.Linear(inputs, outputs, device="meta")
+            module.weight, module.bias = (nn.Parameter(tensor, requires_grad=False) for tensor in (weight, bias))
+            return module
+
         self.sizes = sizes
+        self.projections: dict[str, nn.Linear] = {}  # that adapters may change, by name
         patch = affine("patch_embed")
         self.dtype = patch.weight.dtype
         self._patch = _Affine(patch.weight.flatten(1), patch.bias)  # [hidden, 3 * patch_size ** 2]
@@ -74,16 +83,16 @@ class VisionTower:
         self._blocks = tuple(
             _Block(
                 norm1=affine(f"blocks.{index}.norm1"),
-                qkv=affine(f"blocks.{index}.attn.qkv"),
-                proj=affine(f"blocks.{index}.attn.proj"),
+                qkv=linear(f"blocks.{index}.attn.qkv"),
+                proj=linear(f"blocks.{index}.attn.proj"),
                 norm2=affine(f"blocks.{index}.norm2"),
-                fc1=affine(f"blocks.{index}.mlp.fc1"),
-                fc2=affine(f"blocks.{index}.mlp.fc2"),
+                fc1=linear(f"blocks.{index}.mlp.fc1"),
+                fc2=linear(f"blocks.{index}.mlp.fc2"),
             )
             for index in range(sizes.num_hidden_layers)
         )
         self._norm = affine("norm")
-        self._fc1, self._fc2 = affine("projector.fc1"), affine("projector.fc2")
+        self._fc1, self._fc2 = linear("projector.fc1"), linear("projector.fc2")
 
     def __call__(self, pixel_values: torch.Tensor) -> torch.Tensor:
         sizes = self.sizes
@@ -100,19 +109,21 @@ class VisionTower:
         # 2. transformer
         for block in self._blocks:
             x = x + self._attention(block, block.norm1.norm(x, sizes.layer_norm_eps))
-            hidden = F.gelu(block.fc1.linear(block.norm2.norm(x, sizes.layer_norm_eps)))
-            x = x + block.fc2.linear(hidden)
+            hidden = F.gelu(block.fc1(block.norm2.norm(x, sizes.layer_norm_eps)))
+            x = x + block.fc2(hidden)
         x = self._norm.norm(x, sizes.layer_norm_eps)
         # 3. merge neighbourhoods, row-major inside and outside, and project
         merge = sizes.merge_size
         cells = grid // merge
         x = x.view(count, cells, merge, cells, merge, -1).transpose(2, 3).reshape(count, cells * cells, -1)
-        return self._fc2.linear(F.gelu(self._fc1.linear(x)))
+        embeddings: torch.Tensor = self._fc2(F.gelu(self._fc1(x)))
+        return embeddings
 
     def _attention(self, block: _Block, x: torch.Tensor) -> torch.Tensor:
         """Every patch sees every patch. [n, patches, hidden]."""
         count, patches, hidden = x.shape
         heads = self.sizes.num_attention_heads
-        query, key, value = block.qkv.linear(x).view(count, patches, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = block.qkv(x).view(count, patches, 3, heads, -1).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(query, key, value)
-        return block.proj.linear(attended.transpose(1, 2).reshape(count, patches, hidden))
+        out: torch.Tensor = block.proj(attended.transpose(1, 2).reshape(count, patches, hidden))
+        return out

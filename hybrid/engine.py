@@ -118,6 +118,8 @@ class Engine:
             raise ValueError(f"request {request_id!r} exists already")
         if params.stop_strings and self._tokenizer is None:
             raise ValueError(f"stop strings need a tokenizer, which skip_tokenizer_init left out: {params.stop!r}")
+        if adapter is not None and adapter.changes_images:
+            prompt = prompt.for_adapter(adapter.lora_id)
         if adapter is not None and self.adapters is not None:
             gates = (*gates, adapter_gate(self.adapters, adapter))
         if params.structured_outputs is not None:

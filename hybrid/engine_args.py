@@ -38,6 +38,7 @@ class EngineArgs:
         not given, others that use the GPU included; None: all that is free. Chooses nothing on a CPU.
     dtype: of weights, keys and values; "auto": the checkpoint's.
     device: as torch names it; None: "cuda" where there is one, else "cpu".
+    enforce_eager: on a GPU, steps that only decode are not captured as CUDA graphs.
     num_threads: CPU threads of torch, for the whole process; None leaves them as they are.
     seed: of requests that bring none.
     num_full_blocks, num_window_blocks, num_state_slots, encoder_tokens: pool sizes that replace the computed ones; an
@@ -50,7 +51,8 @@ class EngineArgs:
     max_lora_rank: adapters of a higher rank are refused.
     lora_units: of the LoRA pool, 8 ranks each, instead of those that follow from max_loras and max_lora_rank.
     max_cpu_loras: most adapters that no request uses whose weights stay in host memory; None: all.
-    lora_target_modules: ends of the names of modules that adapters may change; None: all that can be.
+    lora_target_modules: ends of the names of modules that adapters may change, in vision tower and connector too; None:
+        all that can be.
     scheduler: further fields of SchedulerConfig, by name.
     """
 
@@ -69,6 +71,7 @@ class EngineArgs:
     seed: int = 0
     enable_prefix_caching: bool = True
     scheduling_policy: SchedulingPolicy = "fcfs"
+    enforce_eager: bool = False
     num_full_blocks: int | None = None
     num_window_blocks: int | None = None
     num_state_slots: int | None = None
@@ -110,7 +113,7 @@ class EngineArgs:
                 raise ValueError(f"{name} must be an integer of at least {lowest}, got {value!r}")
         if self.num_threads is not None and self.num_threads > MAX_THREADS:
             raise ValueError(f"num_threads must be at most {MAX_THREADS}, got {self.num_threads}")
-        for name in ("skip_tokenizer_init", "enable_prefix_caching", "enable_lora"):
+        for name in ("skip_tokenizer_init", "enable_prefix_caching", "enforce_eager", "enable_lora"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):

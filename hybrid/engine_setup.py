@@ -67,7 +67,8 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
     loaded = load(checkpoint, dtype, device, images=args.max_images != 0)
     model, spec = loaded.model, loaded.decoder.spec
     targets = lora_targets(model.lora_targets(), args.lora_target_modules) if args.uses_lora else {}
-    adapters = build_store(args, targets) if args.uses_lora else None
+    image_targets = model.vision.lora_targets() if model.vision is not None else {}
+    adapters = build_store(args, targets, image_targets) if args.uses_lora else None
     scheduler_config = args.scheduler_config(
         spec.encoder.max_tokens_per_image if spec.encoder is not None else 0,
         loaded.decoder.bidirectional_images,
@@ -87,7 +88,8 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
     reached = limits(spec, sizes, scheduler_config, lora_bytes_per_unit=unit_bytes)
     logger.info("%s", reached)
     eos_token_ids = _eos_token_ids(model, generation_defaults)
-    runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets)
+    graphs = False if args.enforce_eager else None
+    runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets, decode_graphs=graphs)
     executes = wrap(runner)
     grammars = _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids)
 

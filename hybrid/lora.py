@@ -1,6 +1,6 @@
 """LoRA in an engine: the store of a model's adapters, as the arguments say, and the gate that a request waits at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hybrid.models.blueprint.model import is_target
@@ -34,11 +34,19 @@ def lora_targets(targets: Mapping[str, Shape], modules: Sequence[str] | None) ->
     return {name: shape for name, shape in targets.items() if is_target(name, modules)}
 
 
-def build_store(args: "EngineArgs", targets: Mapping[str, Shape]) -> "AdapterStore":
-    """A store of these targets, `lora_modules` loaded and read. Raises ValueError for one that is not right."""
+def build_store(
+    args: "EngineArgs", targets: Mapping[str, Shape], image_targets: Collection[str] = ()
+) -> "AdapterStore":
+    """A store of these targets, `lora_modules` loaded and read. image_targets: see AdapterStore. Raises ValueError for
+    an adapter that is not right."""
     from hybrid.adapters.store import AdapterStore
 
-    store = AdapterStore(targets, max_lora_rank=args.max_lora_rank, max_cpu_loras=args.max_cpu_loras)
+    store = AdapterStore(
+        targets,
+        max_lora_rank=args.max_lora_rank,
+        max_cpu_loras=args.max_cpu_loras,
+        image_targets=image_targets,
+    )
     for name, path in args.lora_modules.items():
         store.load_and_wait(name, path)
     return store

@@ -14,7 +14,6 @@ _TAKEN: Mapping[str, tuple[Collection[object], str]] = {
     "pipeline_parallel_size": ((1,), _ONE_DEVICE),
     "data_parallel_size": ((1,), _ONE_DEVICE),
     "trust_remote_code": ((False,), "no code of a checkpoint is ever run"),
-    "enforce_eager": (_YES_OR_NO, "there are no graphs to turn off"),
     "enable_chunked_prefill": ((True, None), "prompts that do not fit into a step are always computed in chunks"),
     "quantization": ((None,), "weights are served in a floating-point dtype"),
     "kv_cache_dtype": (("auto",), "keys and values have the dtype of the weights"),
@@ -22,6 +21,7 @@ _TAKEN: Mapping[str, tuple[Collection[object], str]] = {
     "cpu_offload_gb": ((0,), "weights stay on their device"),
     "swap_space": ((0, 4), "requests that lose their memory are recomputed, not swapped"),
     "disable_log_stats": (_YES_OR_NO, "statistics are not logged; GET /metrics has them"),
+    "enable_tower_connector_lora": ((True,), "lora_target_modules says what adapters may change"),
     "enable_auto_tool_choice": (_YES_OR_NO, "tool calls are always found"),
     "tool_call_parser": ((None, "hermes", "llama3_json"), "calls are read as those two write them"),
 }

@@ -2,14 +2,15 @@
 
 An explicit argument, never a global. Rows with exactly one token ("decode rows") come first, longer chunks after them,
 so that every operation splits its tokens with one slice. Numbers that steer control flow stay on the host as numpy
-arrays; an operation's `plan` uploads what its kernels need, once per step. This file knows neither requests nor pools.
+arrays; an operation's `plan` uploads what its kernels need, once per step. DecodeContext is the same for decode rows
+alone, with everything on the device, for graphs. This file knows neither requests nor pools.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -139,3 +140,31 @@ class ForwardContext:
     @property
     def seq_lens(self) -> Ints:  # [num_rows], tokens once this batch has run
         return self.num_computed_tokens + self.query_lens
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeContext:
+    """One token of each of D rows, with everything on the device and where it stays, so that a graph can be replayed.
+
+    Tables have a line per request row; the last is nobody's: its blocks are the null block and its slot is -1. A batch
+    row of nobody's, at position 0, is padding: it sees zeros, starts from zeros, and what it computes goes nowhere.
+    There are no snapshots, drafts, images or adapters.
+    """
+
+    token_ids: torch.Tensor  # [D] int64
+    positions: torch.Tensor  # [D] int64
+    rows: torch.Tensor  # [D] int64, lines of the tables
+    full: torch.Tensor | None  # [num_rows + 1, blocks] int32
+    window: torch.Tensor | None  # [num_rows + 1, blocks] int32
+    state_slots: torch.Tensor  # [num_rows + 1] int64
+    caches: tuple[LayerCache, ...]
+    images: ClassVar[None] = None
+    lora: ClassVar[None] = None
+    image_positions: ClassVar[None] = None
+
+    @property
+    def nobody(self) -> int:
+        return len(self.state_slots) - 1
+
+
+Context = ForwardContext | DecodeContext

@@ -12,7 +12,7 @@ from .blueprint import decoder as blueprint
 from .blueprint import experts, parts, per_layer, recurrent, zamba2
 from .blueprint.model import Model
 from .blueprint.parts import CacheDtypes
-from .context import ForwardContext
+from .context import Context
 from .layers.attention import Attention
 from .layers.delta_net import GatedDeltaNet
 from .layers.linear import Linear
@@ -78,6 +78,7 @@ class Decoder:
     """`forward` reads and writes the caches that its context brings: one per entry of `spec`, in layer order.
 
     The dtype of weights, keys and values is that of `weights`; scans, norms and logits are float32.
+    can_capture: a CUDA graph may hold `forward` of a DecodeContext.
     """
 
     def __init__(self, model: Model, weights: Weights) -> None:
@@ -91,6 +92,9 @@ class Decoder:
         self._norm = Norm(design.norm, weights)
         # A tied table is kept twice where projections are packed: once to look rows up, once as the head.
         self._embedding = weights(design.embedding)
+        self._embedding_factor = design.embedding_multiplier
+        if design.embedding_multiplier_rounded:
+            self._embedding_factor = torch.tensor(self._embedding_factor, dtype=self._embedding.dtype).item()
         size = self._embedding.shape
         self._table_site = weights.site(design.embedding.removesuffix(".weight"), *size, table=True)
         head = design.head or design.tied_head
@@ -117,6 +121,7 @@ class Decoder:
             layers.append(tuple(branches))
         self._layers = tuple(layers)
         self.lora_sites = weights.sites
+        self.can_capture = self._ops.captures
 
     @property
     def max_positions(self) -> int:
@@ -126,7 +131,7 @@ class Decoder:
     def vocab_size(self) -> int:
         return self._design.vocab_size
 
-    def forward(self, context: ForwardContext) -> torch.Tensor:
+    def forward(self, context: Context) -> torch.Tensor:
         """Hidden states [num_tokens, hidden_size] after the last layer, before the final norm.
 
         Mutates the caches in `context`: keys and values of every token, and the state of every row.
@@ -164,12 +169,7 @@ class Decoder:
         x = self._embedding.index_select(0, token_ids)
         if lora is not None:
             lora.add_rows(self._table_site, token_ids, x)
-        if self._design.embedding_multiplier != 1.0:
-            factor = self._design.embedding_multiplier
-            if self._design.embedding_multiplier_rounded:
-                factor = torch.tensor(factor, dtype=x.dtype).item()
-            x = x * factor
-        return x
+        return x if self._embedding_factor == 1.0 else x * self._embedding_factor
 
 
 def _build(part: blueprint.Part, weights: Weights, cache_index: int, indices: dict[str, int], blocks: Blocks) -> Layer:

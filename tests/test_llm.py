@@ -388,6 +388,7 @@ def test_ctrl_c_between_steps_leaves_no_request_behind(llm: LLM, monkeypatch: py
         ({"max_plans_in_flight": "two"}, "max_plans_in_flight must be an integer, got 'two'"),
         ({"seed": "x"}, "seed must be an integer"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false"),
+        ({"enforce_eager": "yes"}, "enforce_eager must be true or false"),
         ({"model": "no such model"}, r"neither a folder nor a bundled checkpoint \(.*tiny"),
         ({"model": ""}, "model must be a path or a name"),
         ({"encoder_tokens": 4}, "the encoder pool has 4 tokens in all and 16 are needed"),

@@ -25,6 +25,7 @@ def test_an_llm_as_scripts_for_vllm_make_it(dtype: str, number: int) -> None:
         enable_chunked_prefill=True,
         quantization=None,
         swap_space=4,
+        enable_tower_connector_lora=True,
         dtype=dtype,
         memory="32MiB",
         max_plans_in_flight=2,
@@ -46,6 +47,7 @@ def test_an_llm_as_scripts_for_vllm_make_it(dtype: str, number: int) -> None:
         ("gpu_memory_utilization", 1.5, "gpu_memory_utilization must be more than 0 and at most 1, got 1.5"),
         ("gpu_memory_utilization", "much", "gpu_memory_utilization must be more than 0 and at most 1, got 'much'"),
         ("dtype", "int8", "dtype must be one of auto, float32, bfloat16, float16, got 'int8'"),
+        ("enable_tower_connector_lora", False, "enable_tower_connector_lora False is not supported: lora_target"),
         ("no_such_argument", 1, "unknown argument no_such_argument"),
     ],
 )
@@ -72,6 +74,7 @@ def test_flags_that_cannot_be_honoured_end_the_server(flags: Sequence[str], sent
 def test_flags_that_choose_nothing_are_taken() -> None:
     """The wrong model is only found after the flags were read."""
     flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--gpu-memory-utilization", "0.9"]
+    flags += ["--enable-tower-connector-lora"]
     flags += ["-tp", "1", "--enforce-eager", "--enable-chunked-prefill", "--kv-cache-dtype", "auto", "--dtype", "half"]
     done = CliRunner().invoke(app, ["serve", "no-such-model", *flags])
     assert done.exit_code == 2 and "'no-such-model' is neither a folder nor" in done.stderr

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import nn
 
 from ..images import mm_hash
 from ..inputs import EncoderInput, ProcessedImage, VisionFacts
@@ -21,6 +22,11 @@ class NativeEncoder:
     """See `inputs.Encoder`."""
 
     tower: VisionTower
+
+    @property
+    def projections(self) -> Mapping[str, nn.Linear]:
+        """See `inputs.Encoder`."""
+        return {f"vision.{name}": module for name, module in self.tower.projections.items()}
 
     def __call__(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
         pixels = np.stack([entry.arrays["pixel_values"] for entry in inputs])

@@ -29,7 +29,8 @@ def image_processor(config: Mapping[str, Any], folder: Path, vision: VisionFacts
 
     def expand(features: Arrays) -> Expansion:
         [tiles], [[rows]], [[columns]] = (features[name] for name in ("pixel_values", "rows", "cols"))
-        if not all(tile.any() for tile in tiles):
+        zeros = features["byte_values"][0] == 0  # [channels, 256]
+        if any(all(is_zero[pixels].all() for is_zero, pixels in zip(zeros, tile)) for tile in tiles):
             raise ValueError("a part of the image becomes zeros only, which the model would take for no image")
         parts: list[str | int] = []
         for row, column in product(range(rows), range(columns)):

@@ -5,7 +5,6 @@ Source: transformers' `image_processing_lfm2_vl.py` and `processing_lfm2_vl.py`.
 blueprint counts with (`models.blueprint.tile_tokens`).
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -18,6 +17,7 @@ from PIL import Image
 
 from ..images import mm_hash
 from ..inputs import EncoderInput, ProcessedImage, VisionFacts
+from ..processor_files import image_keys
 from ..transformers_encoder import TransformersEncoder
 from . import GetTensor, given
 
@@ -96,7 +96,7 @@ def encoder(config: Mapping[str, Any], get: GetTensor) -> TransformersEncoder:
 def image_processor(config: Mapping[str, Any], folder: Path, vision: VisionFacts) -> TileProcessor | None:
     """See `Family`."""
     del config
-    keys = _read(folder)
+    keys = image_keys(folder)
     if keys is None:
         return None
     layout: Any = vision.tokens
@@ -114,19 +114,3 @@ def image_processor(config: Mapping[str, Any], folder: Path, vision: VisionFacts
     except (TypeError, ValueError) as error:
         raise ValueError(f"the image processor of {folder} cannot be read: {error}") from None
     return TileProcessor(vision.image_token_id, layout, mean, std, resample)
-
-
-def _read(folder: Path) -> Mapping[str, Any] | None:
-    """The keys of the image processor's configuration, from the file that transformers would take."""
-    for name, key in (("processor_config.json", "image_processor"), ("preprocessor_config.json", None)):
-        file = folder / name
-        if not file.is_file():
-            continue
-        try:
-            keys = json.loads(file.read_text(encoding="utf-8"))
-            keys = keys.get(key) if key is not None else keys
-        except (OSError, ValueError, AttributeError) as error:
-            raise ValueError(f"{file} cannot be read: {error}") from None
-        if isinstance(keys, dict):
-            return keys
-    return None

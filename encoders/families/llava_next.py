@@ -27,6 +27,6 @@ def image_processor(config: Mapping[str, Any], folder: Path, vision: VisionFacts
         [(height, width)] = features["image_sizes"].tolist()
         [tiles] = features["pixel_values"]
         arrays = {**square_pixels({"pixel_values": tiles}, side, len(tiles)), "image_sizes": features["image_sizes"]}
-        return Expansion((vision.image_token_id,), [(arrays, (vision.tokens(width, height),))])
+        return Expansion((vision.image_token_id,), [(arrays, vision.tokens(width, height).entries)])
 
     return TransformersImageProcessor(processor, expand, vision.image_token_id, tokens=vision.tokens, do_pad=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from hybrid.models.blueprint.model import Model
 
-from .question import Question, image_tokens
+from .question import Question, image_cost
 from .tokens import parse_tokens
 from .traffic import parse_traffic
 
@@ -35,7 +35,7 @@ def ask(
     permitted = None if max_tokens is None else parse_tokens("max_tokens", max_tokens, least=1)
     if permitted is None and ":" not in context + output:
         return Question(context=parse_tokens("context", context), output=parse_tokens("output", output), **others)
-    extra = max(0, images) * image_tokens(model, image_size)
+    extra = max(0, images) * image_cost(model, image_size).prompt_tokens
     if extra > model.decoder.max_positions:
         raise ValueError(f"images {images}: {extra:,} tokens exceed the model's limit of {model.decoder.max_positions}")
     traffic = parse_traffic(context, output, extra, max(0, shared_prefix), permitted)

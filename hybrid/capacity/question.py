@@ -12,6 +12,7 @@ from hybrid.engine_args import DTYPES, EngineArgs
 from hybrid.engine_memory import gpu_pool_memory
 from hybrid.lora import lora_targets
 from hybrid.models.blueprint.model import Model
+from hybrid.models.blueprint.vision import ImageCost
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec, dtype_bytes
 from hybrid.scheduler.config import SchedulerConfig
 
@@ -32,8 +33,9 @@ class Question:
     quant_method: of the checkpoint's weights, see `model_file`.
     memory_bytes: of all pools together, on each device; None: what `hardware` leaves beside the weights.
     context, output, shared_prefix: tokens of a prompt's text, of an answer, and of the beginning that all prompts
-    share. images: of a prompt, whose tokens come on top of `context`. traffic: requests of many lengths; context and
-    output are then those of the longest prompt and answer. image_size: pixels, width and height; None: the largest.
+    share. images: of a prompt; their tokens and marks come on top of `context`. traffic: requests of many lengths;
+    context and output are then those of the longest prompt and answer. image_size: pixels, width and height; None: of
+    an image that takes most.
     adapters, rank: LoRA adapters on the device at once. tp: devices that share one model.
     weights_dtype "auto": the configuration's. kv_dtype None: what the engine computes in.
     scheduler: further fields of SchedulerConfig, by name, as in EngineArgs.
@@ -97,14 +99,19 @@ class Question:
         return self.computed_dtype if self.kv_dtype is None else self.kv_dtype
 
     @property
+    def image_cost(self) -> ImageCost:
+        """Of one image; nothing for a model without images."""
+        return image_cost(self.model, self.image_size)
+
+    @property
     def image_tokens(self) -> int:
-        """Of one image; 0 for a model without images."""
-        return image_tokens(self.model, self.image_size)
+        """By which one image makes a prompt longer; 0 for a model without images."""
+        return self.image_cost.prompt_tokens
 
     @property
     def max_image_tokens(self) -> int:
         """Of the largest entry that an image has in the encoder pool; 0 for a model without images."""
-        return image_tokens(self.model, None)
+        return 0 if self.model.vision is None else self.model.vision.tokens.most
 
     @property
     def unsplit_images(self) -> bool:
@@ -197,12 +204,12 @@ class Question:
         )
 
 
-def image_tokens(model: Model, size: tuple[int, int] | None) -> int:
-    """Of an image of so many pixels, width and height; None: of the largest entry that an image has in the encoder
-    pool. 0 for a model without images."""
+def image_cost(model: Model, size: tuple[int, int] | None) -> ImageCost:
+    """Of an image of so many pixels, width and height; None: of one that takes most. Nothing for a model without
+    images."""
     if model.vision is None:
-        return 0
-    return model.vision.tokens.most if size is None else model.vision.tokens(*size)
+        return ImageCost(())
+    return model.vision.tokens.costliest if size is None else model.vision.tokens(*size)
 
 
 def _with_dtype(spec: LayerSpec, dtype: str) -> LayerSpec:

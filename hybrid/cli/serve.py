@@ -51,6 +51,9 @@ def serve(
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens per step.")] = 2048,
     block_size: Annotated[int, typer.Option(help="Tokens per block of the attention pools.")] = 16,
     enable_prefix_caching: Annotated[bool, typer.Option(help="Reuse what was computed of earlier prompts.")] = True,
+    enforce_eager: Annotated[
+        bool, typer.Option("--enforce-eager", help="On a GPU: decode without CUDA graphs.")
+    ] = False,
     scheduling_policy: Annotated[
         str, typer.Option(help="fcfs, priority, lpm, dfs-weight, lof or routing-key.")
     ] = "fcfs",
@@ -93,11 +96,11 @@ def serve(
     ] = 1,
     data_parallel_size: Annotated[int, typer.Option("--data-parallel-size", "-dp", rich_help_panel=AS_IN_VLLM)] = 1,
     trust_remote_code: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
-    enforce_eager: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
     enable_chunked_prefill: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = True,
     quantization: Annotated[str | None, typer.Option("--quantization", "-q", rich_help_panel=AS_IN_VLLM)] = None,
     kv_cache_dtype: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
     load_format: Annotated[str, typer.Option(rich_help_panel=AS_IN_VLLM)] = "auto",
+    enable_tower_connector_lora: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = True,
     disable_log_stats: Annotated[bool, typer.Option(rich_help_panel=AS_IN_VLLM)] = False,
 ) -> None:
     """Serve a model over OpenAI's HTTP API.
@@ -138,6 +141,7 @@ def serve(
             num_threads=threads if threads is not None else default_threads(model),
             seed=seed,
             enable_prefix_caching=enable_prefix_caching,
+            enforce_eager=enforce_eager,
             limit_mm_per_prompt=_json("--limit-mm-per-prompt", limit_mm_per_prompt) if limit_mm_per_prompt else {},
             scheduling_policy=scheduling_policy,  # type: ignore[arg-type]  # checked by it
             **lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules),

@@ -17,13 +17,11 @@ from urllib.parse import unquote, urljoin, urlsplit
 import httpx
 from PIL import Image
 
-from hybrid.encoders.images import load_image
+from hybrid.encoders.images import MAX_PIXELS, load_image
 
 from .image_reference import brief, is_url, resolve_image
+from .messages import picture_of
 
-IMAGE_TYPES = ("image", "image_url", "input_image", "image_pil")
-IMAGE_KEYS = ("image", "image_url", "image_pil", "url", "path")
-TEXT_TYPES = ("text", "input_text")
 MAX_REDIRECTS = 3
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -55,7 +53,8 @@ async def resolve_host(host: str, port: int) -> list[str]:
 class MediaPolicy:
     """allowed_domains: hosts that http(s) URLs may name, redirects included; none: nothing is fetched.
     allowed_local_path: folder under which files may be read; None: none. max_bytes: of one encoded picture. timeout:
-    seconds per picture, redirects included. max_concurrency: pictures of one request that are read at a time."""
+    seconds per picture, redirects included. max_concurrency: pictures of one request that are read at a time.
+    max_pixels: of all pictures of one request, decoded."""
 
     allowed_domains: Sequence[str] = ()
     allowed_local_path: str | Path | None = None
@@ -63,13 +62,14 @@ class MediaPolicy:
     max_images: int = 64
     timeout: float = 10.0
     max_concurrency: int = 4
+    max_pixels: int = 4 * MAX_PIXELS
     domains: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.allowed_domains, str):
             raise ValueError(f"allowed_domains must be a list of host names, got {self.allowed_domains!r}")
         object.__setattr__(self, "domains", frozenset(_normal(domain) for domain in self.allowed_domains))
-        for name in ("max_bytes", "max_images", "max_concurrency"):
+        for name in ("max_bytes", "max_images", "max_concurrency", "max_pixels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
         if not self.timeout > 0:
@@ -110,13 +110,19 @@ class MediaFetcher:
         if len(pictures) > self._policy.max_images:
             raise ValueError(f"{len(pictures)} images are more than the {self._policy.max_images} of one request")
         room = asyncio.Semaphore(self._policy.max_concurrency)
+        pixels = 0
 
         async def fetch(number: int, reference: str) -> Image.Image:
+            nonlocal pixels
             async with room:
                 try:
-                    return await self.fetch(reference)
+                    picture = await self.fetch(reference)
                 except ValueError as error:
                     raise ValueError(f"message {number}: {error}") from None
+            pixels += picture.width * picture.height
+            if pixels > self._policy.max_pixels:
+                raise ValueError(f"the images of one request have more than {self._policy.max_pixels:,} pixels")
+            return picture
 
         fetched = iter(await _all_or_none(fetch(number, reference) for number, reference in pictures))
         return [_replaced(message, number, fetched) for number, message in enumerate(messages)]
@@ -137,6 +143,8 @@ class MediaFetcher:
                 raise ValueError(f"{brief(url)} holds more than {self._policy.max_bytes} bytes")
             data = await asyncio.to_thread(resolve_image, url)
             assert isinstance(data, bytes)
+            if len(data) > self._policy.max_bytes:  # of what is not base64
+                raise ValueError(f"{brief(url)} holds more than {self._policy.max_bytes} bytes")
             return data
         if scheme in ("http", "https"):
             return await self._download(url)
@@ -261,19 +269,15 @@ def _parts(message: object) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def _reference(part: object, number: int) -> str | None:
+def _reference(part: Any, number: int) -> str | None:
     """What a picture's part refers to; None for text. Raises ValueError for any other part."""
-    if not isinstance(part, Mapping) or part.get("type") in TEXT_TYPES:
-        return None
-    kind = part.get("type")
-    if kind not in IMAGE_TYPES:
-        raise ValueError(f"message {number}: a part of type {kind!r} is not known; there are 'text' and 'image_url'")
-    picture = next((part[key] for key in IMAGE_KEYS if part.get(key) is not None), None)
-    if isinstance(picture, Mapping):
-        picture = picture.get("url")
-    if not isinstance(picture, str):
-        raise ValueError(f"message {number}: a part of type {kind!r} needs a URL, a string")
-    return picture
+    try:
+        picture = picture_of(part)
+    except ValueError as error:
+        raise ValueError(f"message {number}: {error}") from None
+    if picture is None or isinstance(picture, str):
+        return picture
+    raise ValueError(f"message {number}: a part of type {part['type']!r} needs a URL, a string")
 
 
 def _replaced(message: object, number: int, fetched: Iterable[Image.Image]) -> object:

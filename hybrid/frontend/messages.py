@@ -12,6 +12,10 @@ from typing import Any
 
 from hybrid.encoders.images import ImageSource
 
+IMAGE_TYPES = ("image", "image_url", "input_image", "image_pil")
+IMAGE_KEYS = ("image", "image_url", "image_pil", "url", "path")
+TEXT_TYPES = ("text", "input_text")
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
@@ -89,21 +93,31 @@ def _part(part: object, images: list[ImageSource]) -> dict[str, str]:
     """Mutates `images`."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
+    picture = picture_of(part)
+    if picture is not None:
+        images.append(picture)
+        return {"type": "image"}
+    assert isinstance(part, Mapping)
+    if not isinstance(part.get("text"), str):
+        raise ValueError(f"a text part needs 'text', a string, got {part.get('text')!r}")
+    return {"type": "text", "text": part["text"]}
+
+
+def picture_of(part: object) -> Any:
+    """What a part of a message brings as its picture: a reference to one, or the picture itself; None for text. Raises
+    ValueError for any other part."""
+    if isinstance(part, str):
+        return None
     if not isinstance(part, Mapping):
         raise ValueError(f"a part of 'content' must be a mapping, got {type(part).__name__}")
     kind = part.get("type")
-    if kind in ("text", "input_text"):
-        if not isinstance(part.get("text"), str):
-            raise ValueError(f"a text part needs 'text', a string, got {part.get('text')!r}")
-        return {"type": "text", "text": part["text"]}
-    if kind not in ("image", "image_url", "input_image", "image_pil"):
+    if kind in TEXT_TYPES:
+        return None
+    if kind not in IMAGE_TYPES:
         raise ValueError(f"a part of type {kind!r} is not known; there are 'text', 'image' and 'image_url'")
-    picture = next(
-        (part[key] for key in ("image", "image_url", "image_pil", "url", "path") if part.get(key) is not None), None
-    )
+    picture = next((part[key] for key in IMAGE_KEYS if part.get(key) is not None), None)
     if isinstance(picture, Mapping):
         picture = picture.get("url")
     if picture is None:
         raise ValueError(f"a part of type {kind!r} brings no picture")
-    images.append(picture)
-    return {"type": "image"}
+    return picture

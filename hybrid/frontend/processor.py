@@ -1,27 +1,25 @@
-"""Processor: what a user passes as a prompt -> `Prompt`. Tokenises, reads pictures, expands their placeholders.
+"""Processor: what a user passes as a prompt -> `Prompt`: checked, rendered, tokenised, with its images in place.
 
 Knows the limits of the model; knows no requests that run. Everything wrong with an input is one ValueError sentence.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from hybrid.encoders.images import ImageSource, load_image
+from hybrid.encoders.images import ImageSource
 from hybrid.encoders.inputs import ImageProcessor, ProcessedImage
-from hybrid.models.image_positions import ImagePositions
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import TokenIds
-from hybrid.scheduler.request import ImageInput
 
-from .image_reference import resolve_image
+from .message_ends import rendered_ends, token_ends, without_last_end
 from .messages import Conversation
 from .prompt import Prompt
+from .prompt_images import PromptImages
 from .tokenizer import Tokenizer
 
-_FIRST_ENDS, _LAST_ENDS = 2, 62  # of messages: where conversations part, each found by rendering all before it
 _KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "cache_salt")
 
 
@@ -51,26 +49,16 @@ class Processor:
         self.vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._eos_token_ids = np.array(sorted(eos_token_ids), dtype=np.int32)
-        self._images = images
-        self._max_images = max_images
-        self._no_images = no_images
-        if images is not None and tokenizer is not None:
-            for token_id in (images.placeholder_id, images.image_token_id):
-                if not tokenizer.token(token_id):
-                    raise ValueError(f"the tokenizer has no token {token_id}, which stands for an image")
+        self._images = PromptImages(images, tokenizer, max_images, no_images)
 
     @property
     def images(self) -> ImageProcessor | None:
         """What makes pictures ready; None where the model takes none."""
-        return self._images
+        return self._images.processor
 
     def num_image_tokens(self, image: ImageSource) -> int:
         """Tokens that a picture makes a prompt longer by, with those around and between its own. Raises ValueError."""
-        if self._images is None:
-            raise ValueError(self._no_images)
-        processed = self._images(load_image(resolve_image(image)))
-        runs = [run for entry in processed.inputs for run in entry.runs]
-        return len(self._ids(processed)) - len(runs) + sum(runs)
+        return self._images.num_tokens(image)
 
     def process(self, prompt: object, add_special_tokens: bool = True) -> Prompt:
         """prompt: text, token ids, or a mapping with "prompt" or "prompt_token_ids" and perhaps "multi_modal_data"
@@ -99,14 +87,14 @@ class Processor:
         text of the last message, for the model to go on with. variables: further ones for the template.
         """
         tokenizer = self._require_tokenizer("a chat")
-        self._refuse_images(len(conversation.images))  # before the template does, less clearly
+        self._images.refuse(len(conversation.images))  # before the template does, less clearly
         if continue_final_message and add_generation_prompt:
             raise ValueError("continue_final_message begins no new answer: it needs add_generation_prompt false")
         messages = conversation.messages
         text = tokenizer.render_chat(messages, add_generation_prompt, variables)
         if continue_final_message:
-            text = _without_last_end(text, messages[-1])
-        ends = _rendered_ends(tokenizer, messages, text, variables)
+            text = without_last_end(text, messages[-1])
+        ends = rendered_ends(tokenizer, messages, text, variables)
         return self._from_text(text, conversation.images, cache_salt, add_special_tokens=add_special_tokens, ends=ends)
 
     def max_tokens(self, prompt: Prompt, params: SamplingParams) -> int:
@@ -149,7 +137,7 @@ class Processor:
         """`ends`: characters at which a message ends; only asked for once the prompt is known to fit."""
         if not text:
             raise ValueError("the prompt is empty")
-        self._refuse_images(len(images))
+        self._images.refuse(len(images))
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -162,11 +150,11 @@ class Processor:
                 f"{self._max_model_len}"
             )
         pieces, processed, mark = [text], [], ""
-        if self._images is not None:
-            mark = tokenizer.token(self._images.placeholder_id)
+        if self.images is not None:
+            mark = tokenizer.token(self.images.placeholder_id)
             pieces = text.split(mark)
-            processed = self._process(images, len(pieces) - 1)
-        texts = ["".join(p if isinstance(p, str) else tokenizer.token(p) for p in image.parts) for image in processed]
+            processed = self._read(images, len(pieces) - 1)
+        texts = [self._images.text(image) for image in processed]
         encoded = tokenizer.encode(
             pieces[0] + "".join(replacement + piece for replacement, piece in zip(texts, pieces[1:])),
             add_special_tokens,
@@ -179,25 +167,31 @@ class Processor:
         return self._finish(text, encoded.token_ids, processed, cache_salt, hints)
 
     def _from_token_ids(self, token_ids: TokenIds, images: Sequence[ImageSource], cache_salt: str) -> Prompt:
-        self._refuse_images(len(images))
+        self._images.refuse(len(images))
         processed: list[ProcessedImage] = []
-        if self._images is not None:
-            places = np.flatnonzero(token_ids == self._images.placeholder_id)
-            processed = self._process(images, len(places))
+        if self.images is not None:
+            places = np.flatnonzero(token_ids == self.images.placeholder_id)
+            processed = self._read(images, len(places))
             first, *others = np.split(token_ids, places)  # others begin with a placeholder
-            parts = [part for image, piece in zip(processed, others) for part in (self._ids(image), piece[1:])]
-            token_ids = np.concatenate([first, *parts])
+            replaced = (np.concatenate([self._images.token_ids(i), p[1:]]) for i, p in zip(processed, others))
+            token_ids = np.concatenate([first, *replaced])
         return self._finish(None, token_ids, processed, cache_salt, ())
 
-    def _ids(self, image: ProcessedImage) -> TokenIds:
-        """What replaces the picture's placeholder in token ids."""
-        parts = (
-            self._require_tokenizer("text around an image").encode(part, False).token_ids
-            if isinstance(part, str)
-            else [part]
-            for part in image.parts
+    def _read(self, images: Sequence[ImageSource], num_placeholders: int) -> list[ProcessedImage]:
+        """The pictures, as many as placeholders; of too many for the context the later ones are not even decoded."""
+        processed, num_tokens = [], 0
+        for image in self._images.read(images, num_placeholders):
+            processed.append(image)
+            num_tokens += sum(run for entry in image.inputs for run in entry.runs)
+            if num_tokens >= self._max_model_len:
+                raise self._too_long(f"{num_tokens} tokens in its first {len(processed)} images")
+        return processed
+
+    def _too_long(self, what: str) -> PromptTooLongError:
+        most = self._max_model_len - 1
+        return PromptTooLongError(
+            f"the prompt has {what}, more than the {most} that max_model_len {self._max_model_len} leaves room for"
         )
-        return np.concatenate([np.array(part, dtype=np.int32) for part in parts])
 
     def _require_tokenizer(self, what: str) -> Tokenizer:
         if self.tokenizer is None:
@@ -231,111 +225,21 @@ class Processor:
             raise ValueError("the prompt is empty")
         if int(token_ids.max()) >= self.vocab_size:  # a tokenizer may know more tokens than the model
             raise ValueError(f"token id {int(token_ids.max())} is not below the vocabulary size {self.vocab_size}")
-        inputs = [entry for image in images for entry in image.inputs]
-        runs = [run for entry in inputs for run in entry.runs]
-        repeats = np.ones(len(token_ids), dtype=np.int64)
-        places = np.zeros(0, dtype=np.int64)
-        if self._images is not None:
-            places = np.flatnonzero(token_ids == self._images.image_token_id)
-            if len(places) != len(runs):
-                name = self._name(self._images.image_token_id)
-                raise ValueError(
-                    f"the prompt holds {name} {_times(len(places))} where its images make it {_times(len(runs))}"
-                )
-            repeats[places] = runs
-        starts = np.concatenate([[0], np.cumsum(repeats)])  # of every token, and the end
-        length = int(starts[-1])
+        expanded = self._images.expand(token_ids, images)
+        length = len(expanded.token_ids)
         if length >= self._max_model_len:
-            raise PromptTooLongError(
-                f"the prompt has {length} tokens, more than the {self._max_model_len - 1} that max_model_len "
-                f"{self._max_model_len} leaves room for"
-            )
-        placed = []
-        for entry in inputs:
-            first, last = places[0], places[len(entry.runs) - 1]
-            placed.append(ImageInput(entry.mm_hash, int(starts[first]), int(starts[last + 1] - starts[first])))
-            places = places[len(entry.runs) :]
-        grids = [entry.grid for entry in inputs if entry.grid is not None]
-        assert len(grids) in (0, len(inputs)), "positions follow all images or none"
-        hints = sorted({*hints, *self._message_ends(token_ids)})
+            raise self._too_long(f"{length} tokens")
+        hints = sorted({*hints, *token_ends(token_ids, self._eos_token_ids, self.tokenizer)})
+        moved = (int(expanded.starts[hint]) for hint in hints)
         return Prompt(
             text=text,
-            token_ids=np.repeat(token_ids, repeats),
-            images=tuple(placed),
-            encoder_inputs={entry.mm_hash: entry for entry in inputs},
-            resume_hints=_inside([int(starts[hint]) for hint in hints], length),
+            token_ids=expanded.token_ids,
+            images=expanded.images,
+            encoder_inputs={entry.mm_hash: entry for entry in expanded.inputs},
+            resume_hints=tuple(hint for hint in moved if 0 < hint < length),
             cache_salt=cache_salt,
-            image_positions=ImagePositions.of([image.offset for image in placed], grids) if grids else None,
+            image_positions=expanded.positions(),
         )
-
-    def _refuse_images(self, num_images: int) -> None:
-        if num_images and self._images is None:
-            raise ValueError(f"{self._no_images}, and the prompt brings {num_images}")
-        if self._max_images is not None and num_images > self._max_images:
-            raise ValueError(f"the prompt brings {num_images} images, limit_mm_per_prompt allows {self._max_images}")
-
-    def _process(self, sources: Sequence[ImageSource], num_placeholders: int) -> list[ProcessedImage]:
-        """The pictures, as many as placeholders. Raises ValueError."""
-        assert self._images is not None
-        if num_placeholders != len(sources):
-            name, count = self._name(self._images.placeholder_id), _count(len(sources), "image")
-            if num_placeholders == 0:
-                raise ValueError(f"the prompt brings {count} but no placeholder; write {name} where each belongs")
-            raise ValueError(f"the prompt has {_count(num_placeholders, 'image placeholder')} ({name}) and {count}")
-        processed = []
-        for index, source in enumerate(sources):
-            try:
-                processed.append(self._images(load_image(resolve_image(source))))
-            except ValueError as error:
-                several = len(sources) > 1
-                raise ValueError(f"image {index + 1} of {len(sources)}: {error}" if several else str(error)) from None
-        return processed
-
-    def _name(self, token_id: int) -> str:
-        return f"token {token_id}" if self.tokenizer is None else repr(self.tokenizer.token(token_id))
-
-    def _message_ends(self, token_ids: TokenIds) -> list[int]:
-        """Positions after every end-of-text token, and after the line break that follows it."""
-        ends = np.flatnonzero(np.isin(token_ids, self._eos_token_ids)) + 1
-        return [
-            end + 1
-            if end < len(token_ids)
-            and self.tokenizer is not None
-            and self.tokenizer.decode((int(token_ids[end]),)) == "\n"
-            else end
-            for end in ends.tolist()
-        ]
-
-
-def _without_last_end(text: str, message: Mapping[str, Any]) -> str:
-    """The rendered conversation up to the end of its last message's text. Raises ValueError if there is no such."""
-    content = message["content"]
-    if not isinstance(content, str):
-        content = next((part["text"] for part in reversed(content) if part["type"] == "text"), "")
-    words = content.strip()  # templates often strip it
-    start = text.rfind(words)
-    if not words or start < 0:
-        raise ValueError("continue_final_message needs a last message whose text the chat template shows")
-    end = start + len(words)
-    trailing = content[len(content.rstrip()) :]
-    return text[:end] + (trailing if text.startswith(trailing, end) else "")
-
-
-def _rendered_ends(
-    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], text: str, variables: Mapping[str, Any]
-) -> Iterator[int]:
-    """Characters of `text`, the rendered conversation, at which its messages end, the last one's left out; of very many
-    messages the first and the last ones."""
-    counts = [*range(1, len(messages))]
-    if len(counts) > _FIRST_ENDS + _LAST_ENDS:
-        counts = counts[:_FIRST_ENDS] + counts[-_LAST_ENDS:]
-    for count in counts:
-        try:
-            part = tokenizer.render_chat(messages[:count], False, variables)
-        except ValueError:  # a template may refuse a conversation that ends there
-            continue
-        if text.startswith(part):
-            yield len(part)
 
 
 def _images(data: object) -> list[ImageSource]:
@@ -352,15 +256,3 @@ def _images(data: object) -> list[ImageSource]:
 
 def _brief(data: object) -> str:
     return f"keys {sorted(map(str, data))}" if isinstance(data, Mapping) else type(data).__name__
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number or 'no'} {noun}s"
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
-def _inside(hints: Sequence[int], length: int) -> tuple[int, ...]:
-    return tuple(hint for hint in hints if 0 < hint < length)

@@ -1,7 +1,7 @@
 """Prompt: what the processor made of a user's input, ready for scheduler and runner. Plain data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hybrid.encoders.inputs import EncoderInput
 from hybrid.models.image_positions import ImagePositions
@@ -28,3 +28,12 @@ class Prompt:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    def for_adapter(self, lora_id: int) -> "Prompt":
+        """The same for an adapter that changes how pictures are seen; see `EncoderInput.for_adapter`."""
+        inputs = {mm_hash: entry.for_adapter(lora_id) for mm_hash, entry in self.encoder_inputs.items()}
+        return replace(
+            self,
+            images=tuple(replace(image, mm_hash=inputs[image.mm_hash].mm_hash) for image in self.images),
+            encoder_inputs={entry.mm_hash: entry for entry in inputs.values()},
+        )

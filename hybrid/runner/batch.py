@@ -1,6 +1,6 @@
 """Batch: a StepPlan and the row mirror as the tensors of one forward pass. No loop over decode rows.
 
-The model wants rows with one token first; the batch is ordered so, and `logit_*` lead back to the plan's order.
+The model wants rows with one token first; the batch is ordered so, and `WantedLogits` lead back to the plan's order.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hybrid.models.context import BlockTables, DeferredStates, ForwardContext, ImageTokens, Snapshots
+from hybrid.models.ops.transfer import upload
 from hybrid.pools.sizing import PoolSizes
 from hybrid.scheduler.plan import Bools, Ints, StepPlan
 
@@ -31,18 +32,38 @@ class Drafted:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """The model's context, and which hidden states become logits.
+class WantedLogits:
+    """Which hidden states become logits.
 
-    Logit row k belongs to sampling row logit_owner[k] (plan order) and decides the token at logit_positions[k] of row
-    logit_rows[k]. A row with d drafts has 1 + d logit rows, one after the other.
+    Logit row k belongs to sampling row owner[k] (plan order) and decides the token at positions[k] of row rows[k]. A
+    row with d drafts has 1 + d logit rows, one after the other.
     """
 
+    tokens: Ints  # [num_logits] into the flat batch
+    rows: Ints  # [num_logits]
+    positions: Ints  # [num_logits]
+    owner: Ints  # [num_logits]
+
+    @classmethod
+    def of(cls, plan: StepPlan, order: Ints) -> "WantedLogits":
+        """order: batch index -> plan index."""
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))  # plan index -> batch index
+        sampling = np.flatnonzero(plan.samples)
+        counts = 1 + plan.num_draft_tokens[sampling]
+        owner = np.repeat(np.arange(len(sampling)), counts)
+        behind = (np.cumsum(counts) - 1)[owner] - np.arange(len(owner))  # tokens after it in its row
+        last = np.cumsum(plan.num_scheduled_tokens[order])[place[sampling]] - 1
+        ends = (plan.num_computed_tokens + plan.num_scheduled_tokens)[sampling]
+        return cls(last[owner] - behind, plan.rows[sampling][owner], ends[owner] - behind, owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The model's context, and what becomes of its output."""
+
     context: ForwardContext
-    logit_tokens: Ints  # [num_logits] into the flat batch
-    logit_rows: Ints  # [num_logits]
-    logit_positions: Ints  # [num_logits]
-    logit_owner: Ints  # [num_logits]
+    logits: WantedLogits
     drafted: Drafted | None
 
 
@@ -83,8 +104,8 @@ def build_batch(
     images = _images(plan, rows, computed, starts, caches, token_ids == image_token_id, bidirectional_images)
     drafted = _drafted(plan, order) if caches.has_state else None
     context = ForwardContext(
-        token_ids=torch.from_numpy(token_ids).to(device),
-        positions=torch.from_numpy(positions).to(device),
+        token_ids=upload(token_ids, device),
+        positions=upload(positions, device),
         query_start_loc=starts,
         num_computed_tokens=computed,
         num_decodes=int(len(rows) - longer.sum()),
@@ -98,23 +119,7 @@ def build_batch(
         deferred=None if drafted is None else drafted.states,
         lora=None if lora is None else lora.batch(mirror.lora_id[rows], scheduled),
     )
-    # 4. what is sampled, in the plan's order
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))  # plan index -> batch index
-    sampling = np.flatnonzero(plan.samples)
-    counts = 1 + plan.num_draft_tokens[sampling]
-    logit_owner = np.repeat(np.arange(len(sampling)), counts)
-    behind = (np.cumsum(counts) - 1)[logit_owner] - np.arange(len(logit_owner))  # tokens after it in its row
-    last = starts[place[sampling] + 1] - 1
-    ends = (plan.num_computed_tokens + plan.num_scheduled_tokens)[sampling]
-    return Batch(
-        context=context,
-        logit_tokens=last[logit_owner] - behind,
-        logit_rows=plan.rows[sampling][logit_owner],
-        logit_positions=ends[logit_owner] - behind,
-        logit_owner=logit_owner,
-        drafted=drafted,
-    )
+    return Batch(context, WantedLogits.of(plan, order), drafted)
 
 
 def _batch_index(rows: Ints, wanted: Ints) -> Ints:
@@ -164,7 +169,7 @@ def _image_positions(
         assert of_row is not None
         first, last = starts[index : index + 2].tolist()
         three[:, first:last] = of_row.at(int(computed[index]), last - first)
-    return torch.from_numpy(three).to(device)
+    return upload(three, device)
 
 
 def _images(
@@ -189,6 +194,6 @@ def _images(
     slots = np.concatenate([span.slots for span in spans])
     tokens, slots = tokens[is_image[tokens]], slots[is_image[tokens]]
     device = caches.encoder.device
-    embeddings = caches.encoder[torch.from_numpy(slots).to(device)]
+    embeddings = caches.encoder[upload(slots, device)]
     groups = np.stack((index, first, last), axis=1) if bidirectional else None
-    return ImageTokens(torch.from_numpy(tokens).to(device), embeddings, groups)
+    return ImageTokens(upload(tokens, device), embeddings, groups)

@@ -9,6 +9,7 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 import torch
 
 from hybrid.models.context import AttentionCache, LayerCache, StateCache
+from hybrid.models.ops.transfer import upload
 from hybrid.pools.sizing import NULL_BLOCKS, PoolSizes
 from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec
 from hybrid.scheduler.plan import Ints
@@ -93,8 +94,8 @@ def _allocate(spec: LayerSpec, sizes: PoolSizes, device: torch.device) -> LayerC
 
 
 def _copy(tensors: list[torch.Tensor], pairs: Ints) -> None:
-    if len(pairs) == 0:
+    if len(pairs) == 0 or not tensors:
         return
+    source, destination = upload(pairs.T, tensors[0].device)
     for tensor in tensors:
-        source, destination = torch.from_numpy(pairs.T.copy()).to(tensor.device)
         tensor[destination] = tensor[source]

@@ -64,6 +64,10 @@ class LoraCache:
         """Adapters that are there."""
         return len(self._units)
 
+    def units(self, lora_id: int) -> Ints | None:
+        """Of an adapter that is there; None: the base model."""
+        return self._units[lora_id] if lora_id else None
+
     def batch(self, lora_ids: Ints, lengths: Ints) -> LoraBatch | None:
         """lora_ids [num_rows], lengths [num_rows] tokens of each -> what adapters do to these tokens."""
         if not lora_ids.any():

@@ -4,6 +4,7 @@ Order of one step: new rows and deltas, copies, encoder, decoder with snapshots,
 result of the one before was committed: what it needs of that result is in the row mirror.
 """
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,21 +14,26 @@ import torch
 
 from hybrid.encoders.inputs import Encoder, EncoderInput
 from hybrid.grammar.backend import Masks
-from hybrid.models.context import ForwardContext
+from hybrid.models.context import Context
 from hybrid.models.image_positions import ImagePositions
 from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.lora import LoraBatch
+from hybrid.models.ops.transfer import upload
 from hybrid.pools.sizing import PoolSizes
 from hybrid.pools.specs import ModelSpec
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 
-from .batch import Batch, Drafted, build_batch
+from .batch import Drafted, WantedLogits, build_batch
 from .caches import Caches
+from .decode_graphs import DecodeGraphs
+from .encoder_lora import EncoderLora
 from .lora_cache import AdapterSource, LoraCache
 from .row_mirror import RowMirror
 from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
 from .sampling_columns import TokenBias, token_bias
+
+logger = logging.getLogger(__name__)
 
 IMAGES_PER_CALL = 16  # bounds the encoder's activations
 
@@ -39,6 +45,7 @@ class Decoder(Protocol):
     dtype: torch.dtype
     image_token_id: int | None  # in whose place embeddings go
     bidirectional_images: bool  # tokens of an image see its later ones
+    can_capture: bool  # a CUDA graph may hold `forward` of a DecodeContext
 
     @property
     def max_positions(self) -> int: ...
@@ -46,7 +53,7 @@ class Decoder(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def forward(self, context: ForwardContext) -> torch.Tensor: ...
+    def forward(self, context: Context) -> torch.Tensor: ...
 
     @property
     def lora_sites(self) -> Sequence[LoraSite]: ...
@@ -85,8 +92,14 @@ class ModelRunner:
         encoder: Encoder | None = None,
         adapters: AdapterSource | None = None,
         lora_targets: Collection[str] = (),
+        decode_graphs: bool | None = None,
     ) -> None:
-        """adapters: with them the LoRA pool is allocated, at the model's sites that are among `lora_targets`."""
+        """adapters: with them the LoRA pool is allocated, at those sites of model and encoder that are among
+        `lora_targets`.
+
+        decode_graphs: steps that only decode are replayed as CUDA graphs; None: where they can be captured. Elsewhere
+        the same runs without capture.
+        """
         if sizes.max_model_len > model.max_positions:
             raise ValueError(f"max_model_len {sizes.max_model_len} exceeds the model's {model.max_positions} positions")
         if encoder is not None and model.spec.encoder is None:
@@ -100,10 +113,13 @@ class ModelRunner:
         self._encoder = encoder
         self._adapters = adapters
         self.lora: LoraCache | None = None
+        self._encoder_lora = EncoderLora({} if encoder is None else encoder.projections, lora_targets)
         if adapters is not None:
-            self.lora = LoraCache(model.lora_sites, lora_targets, sizes.lora_units, model.dtype, self.device)
+            sites = (*model.lora_sites, *self._encoder_lora.sites)
+            self.lora = LoraCache(sites, lora_targets, sizes.lora_units, model.dtype, self.device)
         self.mirror = RowMirror(sizes)
         self._requests: dict[str, _Request] = {}
+        self.graphs = self._capture(decode_graphs)
 
     def add_request(
         self,
@@ -146,6 +162,8 @@ class ModelRunner:
             mirror.start_row(new, request.image_positions)
             mirror.sampling.set(new.row, request.params, request.seed, request.bias)
         mirror.apply_deltas(plan)
+        if self.graphs is not None:
+            self.graphs.tables.apply(plan)
         # 2. copies
         self.caches.copy_full(plan.full_copies)
         self.caches.copy_window(plan.window_copies)
@@ -158,41 +176,63 @@ class ModelRunner:
         # 4. decoder with snapshots
         if len(plan.rows) == 0:
             return self._output(plan, Sampled(np.zeros(0, dtype=np.int32), ()), np.zeros(0, dtype=np.int64), None)
-        batch = build_batch(
-            plan,
-            mirror,
-            self.caches,
-            self.sizes,
-            self.device,
-            self.lora,
-            self._model.image_token_id,
-            self._model.bidirectional_images,
-        )
-        hidden = self._model.forward(batch.context)
+        lora: LoraBatch | None = None
+        drafted: Drafted | None = None
+        if self.graphs is not None and self.graphs.serves(plan, mirror):
+            hidden = self.graphs.run(plan, mirror)
+            wanted = WantedLogits.of(plan, np.arange(len(plan.rows)))
+        else:
+            batch = build_batch(
+                plan,
+                mirror,
+                self.caches,
+                self.sizes,
+                self.device,
+                self.lora,
+                self._model.image_token_id,
+                self._model.bidirectional_images,
+            )
+            hidden = self._model.forward(batch.context)
+            wanted, lora, drafted = batch.logits, batch.context.lora, batch.drafted
         # 5. sampling
         sampled = Sampled(np.zeros(0, dtype=np.int32), ())
-        if len(batch.logit_rows):
-            lora = batch.context.lora
+        if len(wanted.rows):
             logits = self._model.compute_logits(
-                hidden.index_select(0, torch.from_numpy(batch.logit_tokens).to(self.device)),
-                None if lora is None else lora.select(batch.logit_tokens),
+                hidden.index_select(0, upload(wanted.tokens, self.device)),
+                None if lora is None else lora.select(wanted.tokens),
             )
-            mask = _grammar_mask(plan, batch, grammar)
-            sampled = sample(logits, batch.logit_rows, batch.logit_positions, mirror, mask)
-        return self._output(plan, sampled, batch.logit_owner, batch.drafted)
+            mask = _grammar_mask(plan, wanted, grammar)
+            sampled = sample(logits, wanted.rows, wanted.positions, mirror, mask)
+        return self._output(plan, sampled, wanted.owner, drafted)
+
+    def _capture(self, wanted: bool | None) -> DecodeGraphs | None:
+        """See `decode_graphs`. An engine can do without them: where CUDA refuses, a warning says why."""
+        capture = self.device.type == "cuda" and self._model.can_capture
+        if not (capture if wanted is None else wanted):
+            return None
+        try:
+            return DecodeGraphs(self._model.forward, self.caches, self.mirror, self.sizes, self.device, capture)
+        except RuntimeError as error:
+            logger.warning("CUDA graphs cannot be captured, steps run without them: %s", error)
+            return None
 
     def _encode(self, plan: StepPlan) -> None:
-        """Mutates the encoder cache: embeddings of the plan's images, several per call."""
+        """Mutates the encoder cache: embeddings of the plan's images, several per call, all of one adapter or none."""
         if not plan.encode:
             return
         assert self._encoder is not None and self.caches.encoder is not None, "the plan encodes images for no encoder"
-        for begin in range(0, len(plan.encode), IMAGES_PER_CALL):
-            images = plan.encode[begin : begin + IMAGES_PER_CALL]
-            embeddings = self._encoder([self._requests[image.request_id].images[image.mm_hash] for image in images])
-            for image, tokens in zip(images, embeddings):
-                assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
-                slots = torch.tensor(image.slots, device=self.device)
-                self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
+        inputs = [(image, self._requests[image.request_id].images[image.mm_hash]) for image in plan.encode]
+        for lora_id in sorted({entry.lora_id for _, entry in inputs}):
+            of_one = [(image, entry) for image, entry in inputs if entry.lora_id == lora_id]
+            units = self.lora.units(lora_id) if self.lora is not None else None
+            for begin in range(0, len(of_one), IMAGES_PER_CALL):
+                images = of_one[begin : begin + IMAGES_PER_CALL]
+                with self._encoder_lora.applied(units):
+                    embeddings = self._encoder([entry for _, entry in images])
+                for (image, _), tokens in zip(images, embeddings):
+                    assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
+                    slots = torch.tensor(image.slots, device=self.device)
+                    self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
         self.num_encoded_images += len(plan.encode)
 
     def _output(self, plan: StepPlan, sampled: Sampled, owner: Ints, drafted: Drafted | None) -> RunnerOutput:
@@ -228,15 +268,15 @@ def _all_or_none(entries: tuple[TokenLogprobs | None, ...]) -> tuple[TokenLogpro
     return present or None
 
 
-def _grammar_mask(plan: StepPlan, batch: Batch, grammar: Masks | None) -> GrammarMask | None:
+def _grammar_mask(plan: StepPlan, wanted: WantedLogits, grammar: Masks | None) -> GrammarMask | None:
     """The masks of the plan's sampling rows that need one."""
     needed = plan.needs_grammar & plan.samples
     if not needed.any():
         return None
     if (plan.num_draft_tokens[needed] > 0).any():
         raise NotImplementedError("draft tokens of a row with a grammar cannot be verified yet")
-    where = np.flatnonzero(plan.needs_grammar[plan.samples][batch.logit_owner])
+    where = np.flatnonzero(plan.needs_grammar[plan.samples][wanted.owner])
     masks = grammar() if grammar is not None else {}
-    missing = [int(row) for row in batch.logit_rows[where] if int(row) not in masks]
+    missing = [int(row) for row in wanted.rows[where] if int(row) not in masks]
     assert not missing, f"no grammar mask for rows {missing}"
-    return GrammarMask(where, np.stack([masks[int(row)] for row in batch.logit_rows[where]]))
+    return GrammarMask(where, np.stack([masks[int(row)] for row in wanted.rows[where]]))

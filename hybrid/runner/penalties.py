@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybrid.models.ops.transfer import upload
 from hybrid.scheduler.plan import Ints, TokenIds
 
 from .row_mirror import RowMirror
@@ -17,8 +18,8 @@ def _counts(token_ids: TokenIds, begin: Ints, end: Ints, like: torch.Tensor) -> 
     width = int(end.max(initial=0))
     column = np.arange(width)
     inside = (column >= begin[:, None]) & (column < end[:, None])
-    ids = torch.from_numpy(token_ids[:, :width].astype(np.int64)).to(like.device)
-    ones = torch.from_numpy(inside).to(device=like.device, dtype=like.dtype)
+    ids = upload(token_ids[:, :width].astype(np.int64), like.device)
+    ones = upload(inside, like.device).to(like.dtype)
     return torch.zeros_like(like).scatter_add_(1, ids, ones)
 
 
@@ -33,7 +34,7 @@ def apply_penalties(logits: torch.Tensor, rows: Ints, positions: Ints, mirror: R
     prompt = np.minimum(mirror.num_prompt_tokens[rows], positions)
 
     def column(values: NDArray[np.float32]) -> torch.Tensor:
-        return torch.from_numpy(values[rows]).to(logits.device)[:, None]
+        return upload(values[rows], logits.device)[:, None]
 
     said = _counts(history, prompt, positions, logits)
     seen = (said > 0) | (_counts(history, np.zeros_like(prompt), prompt, logits) > 0)
@@ -59,21 +60,21 @@ def apply_token_bias(logits: torch.Tensor, rows: Ints, positions: Ints, mirror: 
             ban_at.append(np.full(len(bias.stop_ids), k))
             ban_ids.append(bias.stop_ids)
 
-    def upload(parts: list[Ints]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(logits.device)
+    def joined(parts: list[Ints]) -> torch.Tensor:
+        return upload(np.concatenate(parts), logits.device)
 
     if add_at:
-        values = torch.from_numpy(np.concatenate(add_values)).to(logits)
-        logits.index_put_((upload(add_at), upload(add_ids)), values, accumulate=True)
+        values = upload(np.concatenate(add_values), logits.device).to(logits.dtype)
+        logits.index_put_((joined(add_at), joined(add_ids)), values, accumulate=True)
     if ban_at:
-        banned = torch.tensor(float("-inf"), device=logits.device)
-        logits.index_put_((upload(ban_at), upload(ban_ids)), banned)
+        banned = logits.new_full((), float("-inf"))
+        logits.index_put_((joined(ban_at), joined(ban_ids)), banned)
 
 
 def apply_bitmask(logits: torch.Tensor, which: Ints, bitmask: NDArray[np.int32]) -> None:
     """Mutates: rows `which` of the logits keep the tokens whose bit is set in bitmask [len(which), ceil(vocab / 32)],
     token t being bit t % 32 of word t // 32; all others become -inf."""
     bits = np.unpackbits(np.ascontiguousarray(bitmask).view(np.uint8), axis=1, bitorder="little")
-    forbidden = torch.from_numpy(bits[:, : logits.shape[1]] == 0).to(logits.device)
-    index = torch.from_numpy(which).to(logits.device)
+    forbidden = upload(bits[:, : logits.shape[1]] == 0, logits.device)
+    index = upload(which, logits.device)
     logits[index] = logits[index].masked_fill(forbidden, float("-inf"))

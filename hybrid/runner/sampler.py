@@ -6,18 +6,20 @@ uniform number that depends on seed and position only. Knows the row mirror; not
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybrid.models.ops.transfer import upload
 from hybrid.scheduler.plan import Bools, Ints, TokenIds
 
 from .draws import uniform
 from .penalties import apply_bitmask, apply_penalties, apply_token_bias
 from .row_mirror import RowMirror
 from .truncation import truncate
+
+NO_TOKEN = -1  # of a row whose logits are not finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +67,32 @@ def sample(
 
     Raises NonFiniteLogits when a row's logits hold NaN or +inf, or no token is allowed.
     """
-    columns = mirror.sampling
+    columns, device = mirror.sampling, logits.device
     if grammar is not None:
         apply_bitmask(logits, grammar.logit_rows, grammar.bitmask)
     if grammar is None and columns.plain[rows].all():
-        return Sampled(_greedy(logits, rows, mirror).numpy(force=True).astype(np.int32), ())
+        return Sampled(_known(_greedy(logits), rows, mirror), ())
     # 1. what is to be reported is the model's own view
     wanted = np.flatnonzero(columns.wants_logprobs[rows])
-    raw = torch.log_softmax(logits[_index(wanted, logits)], dim=-1) if len(wanted) else None
+    raw = torch.log_softmax(logits[upload(wanted, device)], dim=-1) if len(wanted) else None
     # 2. change logits
     if columns.special[rows].any():
         apply_token_bias(logits, rows, positions, mirror)
     penalised = np.flatnonzero(columns.penalised[rows])
     if len(penalised):
-        index = _index(penalised, logits)
+        index = upload(penalised, device)
         part = logits[index]
         apply_penalties(part, rows[penalised], positions[penalised], mirror)
         logits[index] = part
     # 3. choose
-    tokens = _greedy(logits, rows, mirror)
+    tokens = _greedy(logits)
     drawn = np.flatnonzero(columns.temperature[rows] > 0)
     if len(drawn):
-        tokens[_index(drawn, logits)] = _draw(logits[_index(drawn, logits)], rows[drawn], positions[drawn], mirror)
+        index = upload(drawn, device)
+        chosen = _draw(logits[index], rows[drawn], positions[drawn], mirror)
+        tokens[index] = chosen.masked_fill(tokens[index] == NO_TOKEN, NO_TOKEN)
     # 4. report
-    token_ids = tokens.numpy(force=True).astype(np.int32)
+    token_ids = _known(tokens, rows, mirror)
     if raw is None:
         return Sampled(token_ids, ())
     return Sampled(token_ids, _report(raw, wanted, token_ids, columns.num_logprobs[rows]))
@@ -97,7 +101,7 @@ def sample(
 def accept_drafts(token_ids: TokenIds, owner: Ints, draft_token_ids: TokenIds, num_rows: int) -> tuple[TokenIds, Bools]:
     """Verification: of each row's sampled tokens, those up to and including the first that differs from its draft.
 
-    token_ids [num_logits] sampled at the row's positions, owner [num_logits] as in `Batch.logit_owner`. The sampled
+    token_ids [num_logits] sampled at the row's positions, owner [num_logits] as in `WantedLogits`. The sampled
     token at a position replaces a rejected draft, so the output is distributed as without drafts.
     Returns (tokens [num_rows, 1 + most drafts], taken, the same shape): row i's new tokens are tokens[i, taken[i]].
     """
@@ -112,30 +116,35 @@ def accept_drafts(token_ids: TokenIds, owner: Ints, draft_token_ids: TokenIds, n
     return tokens, np.arange(tokens.shape[1]) <= accepted[:, None]
 
 
-def _index(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(values).to(like.device)
-
-
-def _greedy(logits: torch.Tensor, rows: Ints, mirror: RowMirror) -> torch.Tensor:
-    """The most likely token of every row; equal logits: the lowest id."""
+def _greedy(logits: torch.Tensor) -> torch.Tensor:
+    """The most likely token of every row; equal logits: the lowest id. NO_TOKEN where the logits are not finite."""
     best, tokens = logits.max(dim=-1)
-    finite = torch.isfinite(best)
-    if not bool(finite.all()):
-        failed = np.unique(rows[~finite.numpy(force=True)]).tolist()
+    return tokens.masked_fill_(~torch.isfinite(best), NO_TOKEN)
+
+
+def _known(tokens: torch.Tensor, rows: Ints, mirror: RowMirror) -> TokenIds:
+    """The tokens on the host: here a step waits for the device. Raises NonFiniteLogits for rows with NO_TOKEN."""
+    token_ids = tokens.numpy(force=True).astype(np.int32)
+    if (token_ids == NO_TOKEN).any():
+        failed = np.unique(rows[token_ids == NO_TOKEN]).tolist()
         raise NonFiniteLogits(tuple(mirror.request_ids[row] or "" for row in failed))
-    return tokens
+    return token_ids
 
 
 def _draw(logits: torch.Tensor, rows: Ints, positions: Ints, mirror: RowMirror) -> torch.Tensor:
     """One token per row from softmax(logits / temperature), truncated."""
-    columns = mirror.sampling
-    logits = logits / _index(columns.temperature[rows], logits)[:, None]
+    columns, device = mirror.sampling, logits.device
+    logits = logits / upload(columns.temperature[rows], device)[:, None]
     top_k, top_p, min_p = columns.top_k[rows], columns.top_p[rows], columns.min_p[rows]
-    if top_k.any() or (top_p < 1).any() or min_p.any():
-        truncate(logits, _index(top_k, logits), _index(top_p, logits), _index(min_p, logits))
+    truncate(
+        logits,
+        upload(top_k, device) if ((top_k > 0) & (top_k < logits.shape[1])).any() else None,
+        upload(top_p, device) if (top_p < 1).any() else None,
+        upload(min_p, device) if (min_p > 0).any() else None,
+    )
     weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
-    draws = torch.from_numpy(uniform(columns.seed[rows], positions)).to(logits.device)[:, None]
+    draws = upload(uniform(columns.seed[rows], positions), device)[:, None]
     return torch.searchsorted(sums, draws * sums[:, -1:], right=True)[:, 0]
 
 
@@ -143,7 +152,7 @@ def _report(
     raw: torch.Tensor, wanted: Ints, token_ids: TokenIds, num_logprobs: Ints
 ) -> tuple[TokenLogprobs | None, ...]:
     """raw [len(wanted), vocab_size] log-probabilities."""
-    chosen = _index(token_ids[wanted].astype(np.int64), raw)[:, None]
+    chosen = upload(token_ids[wanted].astype(np.int64), raw.device)[:, None]
     logprob = raw.gather(1, chosen)
     rank = 1 + (raw > logprob).sum(dim=-1)
     most = min(int(num_logprobs[wanted].max()), raw.shape[1])

@@ -8,25 +8,26 @@ import torch
 from hybrid.models.ops.choice import choose
 
 
-def truncate(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> None:
+def truncate(
+    logits: torch.Tensor, top_k: torch.Tensor | None, top_p: torch.Tensor | None, min_p: torch.Tensor | None
+) -> None:
     """Mutates logits [n, vocab_size] (temperature applied): tokens cut off become -inf; at least one stays.
 
-    top_k [n] int64 (0: all), top_p [n] and min_p [n] float32. Order as in vLLM: min-p, then top-k, then top-p of what
-    top-k left.
+    top_k [n] int64 (0: all), top_p [n] and min_p [n] float32; None: no row has any. Order as in vLLM: min-p, then
+    top-k, then top-p of what top-k left.
     """
-    if bool((min_p > 0).any()):
+    if min_p is not None:
         floor = logits.amax(dim=-1, keepdim=True) + torch.log(min_p)[:, None]  # log 0 is -inf: keeps all
         logits.masked_fill_(logits < floor, float("-inf"))
-    limited = (top_k > 0) & (top_k < logits.shape[1])
     if choose(logits.device) == "triton":
-        _by_digits(logits, top_k, top_p, limited)
+        _by_digits(logits, top_k, top_p)
         return
-    if bool(limited.any()):
-        kept = torch.where(limited, top_k, 1)
+    if top_k is not None:
+        limited, kept = _limits(logits, top_k)
         largest = logits.topk(int(kept.max()), dim=-1).values
         kth = largest.gather(1, kept[:, None] - 1)
         logits.masked_fill_((logits < kth) & limited[:, None], float("-inf"))
-    if bool((top_p < 1).any()):
+    if top_p is not None:
         logits.masked_fill_(logits < _top_p_threshold(logits, top_p), float("-inf"))
 
 
@@ -51,13 +52,20 @@ def _top_p_threshold(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     return threshold
 
 
-def _by_digits(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, limited: torch.Tensor) -> None:
-    """Mutates logits: top-k and top-p by Triton's kernels."""
+def _limits(logits: torch.Tensor, top_k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which rows are limited, and to how many tokens; 1 where they are not."""
+    limited = (top_k > 0) & (top_k < logits.shape[1])
+    return limited, top_k.masked_fill(~limited, 1)
+
+
+def _by_digits(logits: torch.Tensor, top_k: torch.Tensor | None, top_p: torch.Tensor | None) -> None:
+    """Mutates logits: top-k and top-p by Triton's kernels, without waiting for the device."""
     from hybrid.models.ops.triton.sampling import threshold  # triton is not installed everywhere
 
-    if bool(limited.any()):
-        kth = threshold(logits, torch.where(limited, top_k, 1).double(), False)[:, None]
+    if top_k is not None:
+        limited, kept = _limits(logits, top_k)
+        kth = threshold(logits, kept.double(), False)[:, None]
         logits.masked_fill_((logits < kth) & limited[:, None], float("-inf"))
-    if bool((top_p < 1).any()):
+    if top_p is not None:
         least = threshold(logits, top_p.double(), True)[:, None]
         logits.masked_fill_((logits < least) & (top_p < 1)[:, None], float("-inf"))

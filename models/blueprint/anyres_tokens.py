@@ -7,6 +7,7 @@ Source: the arithmetic of transformers' `processing_llava_next.py`, which a test
 from dataclasses import dataclass
 
 from .config_reader import ConfigReader
+from .vision import ImageCost
 
 PINPOINTS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 
@@ -35,14 +36,19 @@ class AnyresTokens:
         grids = (self._grid(*pinpoint) for pinpoint in self.pinpoints)
         return self.per_side**2 + max(rows * (columns + 1) for rows, columns in grids)
 
-    def __call__(self, width: int, height: int) -> int:
+    @property
+    def costliest(self) -> ImageCost:
+        """See `vision.ImageTokens`."""
+        return ImageCost((self.most,))
+
+    def __call__(self, width: int, height: int) -> ImageCost:
         """See `vision.ImageTokens`."""
         rows, columns = self._grid(*self._best(width, height))
         if width / height > columns / rows:
             rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
         else:
             columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
-        return self.per_side**2 + rows * (columns + 1)
+        return ImageCost((self.per_side**2 + rows * (columns + 1),))
 
     def _best(self, width: int, height: int) -> tuple[int, int]:
         """The grid on which most pixels of the picture are left, of several the smallest."""

@@ -33,7 +33,7 @@ class Model:
         return self.decoder.tensors() | (self.vision.tensors if self.vision is not None else {})
 
     def lora_targets(self) -> Shapes:
-        """Canonical module name -> [out, in] of everything that a LoRA adapter may change.
+        """Canonical module name -> [out, in] of everything that a LoRA adapter may change, what sees images included.
 
         Names are those of `tensors` without `.weight`: every projection, and tables as (hidden, vocab). Routed experts
         are (E, out, in) under the names of their stacked tensors, whatever the file's layout. A head that is tied is a
@@ -55,7 +55,7 @@ class Model:
         }
         for part in experts:
             targets |= part.lora_targets()
-        return targets
+        return targets | (self.vision.lora_targets() if self.vision is not None else {})
 
     def lora_bytes_per_unit(self, dtype: str, modules: Collection[str] | None = None) -> int:
         """Device bytes of one rank unit, 8 rows of A and columns of B for every target that is among `modules`.
@@ -83,7 +83,9 @@ class Model:
             layers=self.decoder.layer_specs(CacheDtypes(dtype, state_dtype)),
             encoder=None
             if self.vision is None
-            else EncoderSpec(self.vision.width, self.vision.tokens.most, dtype, self.vision.tokens.least),
+            else EncoderSpec(
+                self.decoder.image_embedding_size, self.vision.tokens.most, dtype, self.vision.tokens.least
+            ),
         )
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from math import floor
 
 from .config_reader import ConfigReader
+from .vision import ImageCost
+
+MARKS = 1  # after the last row
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,11 @@ class RowTokens:
     @property
     def most(self) -> int:
         """See `vision.ImageTokens`."""
+        return max(self.costliest.entries)
+
+    @property
+    def costliest(self) -> ImageCost:
+        """See `vision.ImageTokens`."""
         return self(self.max_width, self.max_height)
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
@@ -39,10 +47,10 @@ class RowTokens:
             )
         return (rows - 1) // self.side + 1, (columns - 1) // self.side + 1
 
-    def __call__(self, width: int, height: int) -> int:
+    def __call__(self, width: int, height: int) -> ImageCost:
         """See `vision.ImageTokens`."""
         rows, columns = self.grid(width, height)
-        return rows * (columns + 1) - 1
+        return ImageCost((rows * (columns + 1) - 1,), MARKS)
 
 
 def read_row_tokens(preprocessor: ConfigReader | None, side: int, published: int) -> RowTokens:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from math import ceil, floor, sqrt
 
 from .config_reader import ConfigReader
+from .vision import ImageCost
 
 MAX_RATIO = 200  # of the longer side to the shorter
+MARKS = 2  # before and after a picture; chat templates write them
 # Where an image processor's configuration has no such keys.
 DEFAULT_PIXELS = (56 * 56, 28 * 28 * 1280)
 DEFAULT_PATCHES = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
@@ -26,8 +28,9 @@ class ScaledTokens:
 
     @property
     def least(self) -> int:
-        """See `vision.ImageTokens`."""
-        return ceil(self.min_pixels / self.side**2)
+        """See `vision.ImageTokens`. No picture has fewer; where the limits are close, perhaps none has as few."""
+        # what is shrunk to whole tokens may lose nearly half: of two rows one is left
+        return min(ceil(self.min_pixels / self.side**2), max(1, self.max_pixels // self.side**2 // 2))
 
     @property
     def most(self) -> int:
@@ -42,6 +45,11 @@ class ScaledTokens:
             for rows in range(1, ceil(side) + 1)
         )
         return max(larger, smaller)
+
+    @property
+    def costliest(self) -> ImageCost:
+        """See `vision.ImageTokens`."""
+        return ImageCost((self.most,), MARKS)
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
         """Rows and columns of tokens of a picture of so many pixels. Raises ValueError for one that is too thin."""
@@ -60,10 +68,10 @@ class ScaledTokens:
             return ceil(height * grow / self.side), ceil(width * grow / self.side)
         return rows, columns
 
-    def __call__(self, width: int, height: int) -> int:
+    def __call__(self, width: int, height: int) -> ImageCost:
         """See `vision.ImageTokens`."""
         rows, columns = self.grid(width, height)
-        return rows * columns
+        return ImageCost((rows * columns,), MARKS)
 
 
 def read_scaled_tokens(

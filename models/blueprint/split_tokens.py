@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from math import ceil
 
 from .config_reader import ConfigReader
+from .vision import ImageCost
 
 MAX_SIDE = 4096  # of a picture, before it is cut
+TILE = 364  # where an image processor's configuration has no such key
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,17 @@ class SplitTokens:
         rows, columns = (ceil(side / self.tile) for side in reversed(_scaled(width, height, longer)))
         return (rows, columns) if max(rows, columns) > 1 else (0, 0)
 
-    def __call__(self, width: int, height: int) -> int:
+    @property
+    def costliest(self) -> ImageCost:
+        """See `vision.ImageTokens`."""
+        return self(self.tile, self.tile)  # whatever its size, a square has most tiles
+
+    def __call__(self, width: int, height: int) -> ImageCost:
         """See `vision.ImageTokens`."""
         rows, columns = self.grid(width, height)
-        return (rows * columns + 1) * self.most
+        tiles = rows * columns
+        # two before each tile, a line break after each row, three around the whole
+        return ImageCost((self.most,) * (tiles + 1), 2 * tiles + rows + 3)
 
 
 def _scaled(width: int, height: int, longer: int, even: bool = False) -> tuple[int, int]:
@@ -54,17 +63,20 @@ def _scaled(width: int, height: int, longer: int, even: bool = False) -> tuple[i
 def read_split_tokens(preprocessor: ConfigReader | None, patch_size: int, scale: int, published: int) -> SplitTokens:
     """For a tower of which scale x scale patches become a token. published: pixels per side of its pictures, for a
     folder that does not say how they are prepared. Raises ValueError."""
-    preprocessor = ConfigReader({}) if preprocessor is None else preprocessor
+    default = TILE
+    if preprocessor is None:
+        preprocessor, default = ConfigReader({}), published
     preprocessor.refuse("do_resize", (True,), "pictures must be scaled to whole tiles")
-    given = preprocessor.reader("max_image_size") if "max_image_size" in preprocessor else None
-    tile = published if given is None else given.integer("longest_edge", at_least=patch_size, at_most=MAX_SIDE)
+    tile = default
+    if "max_image_size" in preprocessor:
+        tile = preprocessor.reader("max_image_size").integer("longest_edge", at_least=patch_size, at_most=MAX_SIDE)
     per_side = tile // patch_size
     if per_side % scale:
         raise ValueError(
             f"config.scale_factor {scale} does not divide the {per_side} patches of {patch_size} pixels that a side of "
             f"{tile} pixels has"
         )
-    longest = 4 * tile
+    longest = 4 * default
     if "size" in preprocessor:
         longest = preprocessor.reader("size").integer("longest_edge")
     cut = preprocessor.flag("do_image_splitting", True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil, floor, sqrt
 
 from .config_reader import ConfigReader
+from .vision import ImageCost
 
 MAX_TILES = 100
 
@@ -38,12 +39,26 @@ class TileTokens:
         """See `vision.ImageTokens`."""
         return max(self.largest, self.tile**2) if self.tiles else self.largest
 
-    def __call__(self, width: int, height: int) -> int:
+    @property
+    def costliest(self) -> ImageCost:
+        """See `vision.ImageTokens`. Perhaps no picture takes as much."""
+        whole, tiles = (self.largest,), 0 if self.tiles is None else self.tiles[1]
+        uncut = ImageCost(whole, 2)
+        if tiles < 2:
+            return uncut
+        cut = ImageCost((self.tile**2,) * tiles + (whole if self.thumbnail else ()), 2 + tiles + self.thumbnail)
+        return max(uncut, cut, key=lambda cost: cost.prompt_tokens)
+
+    def __call__(self, width: int, height: int) -> ImageCost:
         """See `vision.ImageTokens`."""
-        (rows, columns), (high, wide) = self.cut(width, height), self.whole(width, height)
-        if (rows, columns) == (1, 1):
-            return high * wide
-        return rows * columns * self.tile**2 + (high * wide if self.thumbnail else 0)
+        rows, columns = self.cut(width, height)
+        entries = (self.tile**2,) * (rows * columns) if (rows, columns) != (1, 1) else ()
+        marks = 2 + len(entries)  # around all, and before each tile
+        if not entries or self.thumbnail:
+            high, wide = self.whole(width, height)
+            marks += bool(entries)
+            entries += (high * wide,)
+        return ImageCost(entries, marks)
 
     def whole(self, width: int, height: int) -> tuple[int, int]:
         """Rows and columns of tokens of a picture that is not cut. Raises ValueError for one that would have too many:

@@ -65,6 +65,5 @@ def model(config: ConfigReader) -> Model:
             tensors=vision_shapes(vision, hidden),
             image_token_id=native.image_token_id,
             tokens=FixedTokens(vision.num_image_tokens),
-            width=hidden,
         ),
     )

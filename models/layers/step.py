@@ -3,7 +3,7 @@
 import torch
 
 from ..blueprint.rope import Rope
-from ..context import AttentionCache, ForwardContext, StateCache
+from ..context import AttentionCache, Context, DecodeContext, StateCache
 from ..ops.dispatch import AttentionRun, Ops, RecurrentRun
 from ..ops.lora import LoraBatch
 from .rotary import Rotary
@@ -14,7 +14,7 @@ class Step:
     num_layers, size] what every layer gets beside, see `per_layer`."""
 
     def __init__(
-        self, context: ForwardContext, ops: Ops, embeddings: torch.Tensor, per_layer: torch.Tensor | None = None
+        self, context: Context, ops: Ops, embeddings: torch.Tensor, per_layer: torch.Tensor | None = None
     ) -> None:
         self.context = context
         self.embeddings = embeddings
@@ -45,10 +45,18 @@ class Step:
         assert isinstance(cache, AttentionCache)
         key = (sliding_window, cache.kv.shape, num_heads)
         if key not in self._attention:
-            tables = self.context.full if sliding_window is None else self.context.window
-            assert tables is not None, "the context lacks the block tables of a layer"
-            self._attention[key] = self._ops.plan_attention(self.context, tables, sliding_window, cache, num_heads)
+            self._attention[key] = self._plan_attention(sliding_window, cache, num_heads)
         return self._attention[key], cache
+
+    def _plan_attention(self, sliding_window: int | None, cache: AttentionCache, num_heads: int) -> AttentionRun:
+        context = self.context
+        if isinstance(context, DecodeContext):
+            table = context.full if sliding_window is None else context.window
+            assert table is not None, "the context lacks the block table of a layer"
+            return self._ops.plan_decode_attention(context, table, sliding_window, cache, num_heads)
+        tables = context.full if sliding_window is None else context.window
+        assert tables is not None, "the context lacks the block tables of a layer"
+        return self._ops.plan_attention(context, tables, sliding_window, cache, num_heads)
 
     def recurrent(self, cache_index: int) -> tuple[RecurrentRun, StateCache]:
         """The recurrent operations of a layer, and its states."""
@@ -56,5 +64,8 @@ class Step:
         assert isinstance(cache, StateCache)
         kernel = cache.conv.shape[1] + 1
         if kernel not in self._recurrent:
-            self._recurrent[kernel] = self._ops.plan_recurrent(self.context, cache)
+            if isinstance(self.context, DecodeContext):
+                self._recurrent[kernel] = self._ops.plan_decode_recurrent(self.context)
+            else:
+                self._recurrent[kernel] = self._ops.plan_recurrent(self.context, cache)
         return self._recurrent[kernel], cache

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..context import AttentionCache, BlockTables, ForwardContext, Ints, StateCache
+from ..context import AttentionCache, BlockTables, DecodeContext, ForwardContext, Ints, StateCache
 from .attention import Decodes, Scores, TorchAttention
 from .conv import conv_chunks, conv_decodes
+from .decode import DecodeAttention, DecodeRecurrent
 from .recurrent import Operation, Operations, TorchRecurrent
 from .recurrent_plan import Decodes as RecurrentDecodes
 from .ssd import ssd_chunks, ssd_decodes
@@ -59,6 +60,7 @@ class CpuOps:
     """See `dispatch.Ops`."""
 
     name = "cpu"
+    captures = False
 
     def __init__(self) -> None:
         self._workspace = Workspace()
@@ -77,6 +79,20 @@ class CpuOps:
 
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> TorchRecurrent:
         return TorchRecurrent.plan(context, cache, OPERATIONS)
+
+    def plan_decode_attention(
+        self,
+        context: DecodeContext,
+        table: torch.Tensor,
+        sliding_window: int | None,
+        cache: AttentionCache,
+        num_heads: int,
+    ) -> DecodeAttention:
+        del num_heads
+        return DecodeAttention.plan(context, table, sliding_window, cache)
+
+    def plan_decode_recurrent(self, context: DecodeContext) -> DecodeRecurrent:
+        return DecodeRecurrent.of_decodes(context)
 
 
 @dataclass(frozen=True, slots=True)

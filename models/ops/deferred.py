@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from ..context import ForwardContext, Ints
-from .recurrent_plan import RecurrentRows, upload
+from .recurrent_plan import RecurrentRows
+from .transfer import upload
 
 Run = TypeVar("Run")
 PerToken = tuple[torch.Tensor, ...]  # each [T, ...]

@@ -10,10 +10,11 @@ from typing import Protocol
 
 import torch
 
-from ..context import AttentionCache, BlockTables, ForwardContext, StateCache
+from ..context import AttentionCache, BlockTables, DecodeContext, ForwardContext, StateCache
 from . import cpu
 from .attention import TorchAttention
 from .choice import choose, packages_take_part
+from .decode import DecodeAttention, DecodeRecurrent
 from .packages.shapes import RecurrentShapes
 from .recurrent import TorchRecurrent
 from .workspace import Workspace
@@ -109,9 +110,10 @@ class RecurrentRun(Protocol):
 
 
 class Ops(Protocol):
-    """An implementation."""
+    """An implementation. captures: a graph may hold `plan_decode_*` and what it gives: no waiting for the device."""
 
     name: str
+    captures: bool
 
     def plan_attention(
         self,
@@ -124,11 +126,25 @@ class Ops(Protocol):
 
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> RecurrentRun: ...
 
+    def plan_decode_attention(
+        self,
+        context: DecodeContext,
+        table: torch.Tensor,
+        sliding_window: int | None,
+        cache: AttentionCache,
+        num_heads: int,
+    ) -> AttentionRun:
+        """table: the one of the context that the layers use."""
+        ...
+
+    def plan_decode_recurrent(self, context: DecodeContext) -> RecurrentRun: ...
+
 
 class TorchOps:
     """Plain torch, any device: the reference that kernels are compared with."""
 
     name = "torch"
+    captures = False
 
     def __init__(self) -> None:
         self._workspace = Workspace()
@@ -146,6 +162,20 @@ class TorchOps:
 
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> RecurrentRun:
         return TorchRecurrent.plan(context, cache)
+
+    def plan_decode_attention(
+        self,
+        context: DecodeContext,
+        table: torch.Tensor,
+        sliding_window: int | None,
+        cache: AttentionCache,
+        num_heads: int,
+    ) -> AttentionRun:
+        del num_heads
+        return DecodeAttention.plan(context, table, sliding_window, cache)
+
+    def plan_decode_recurrent(self, context: DecodeContext) -> RecurrentRun:
+        return DecodeRecurrent.of_decodes(context)
 
 
 def select_ops(device: torch.device, shapes: RecurrentShapes | None = None) -> Ops:

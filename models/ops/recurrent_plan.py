@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..context import ForwardContext, Ints
+from .transfer import upload
 
 LONG_BLOCK = 64
 SHORT_BLOCK = 16
@@ -86,15 +87,9 @@ class Chunks:
     written_at: dict[int, tuple[torch.Tensor, torch.Tensor]]  # the same by offset: (index of 0 .. S - 1, blocks)
 
 
-def upload(values: Ints, device: torch.device) -> torch.Tensor:
-    """An index on the device, in a copy that nobody waits for."""
-    host = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
-
-
 def _fresh(num_computed: Ints, device: torch.device) -> torch.Tensor | None:
     fresh = num_computed == 0
-    return torch.from_numpy(fresh).to(device)[:, None, None] if fresh.any() else None
+    return upload(fresh, device)[:, None, None] if fresh.any() else None
 
 
 def plan_decodes(rows: RecurrentRows) -> Decodes:

@@ -344,3 +344,14 @@ def test_a_file_that_changes_between_check_and_reading(tmp_path: Path) -> None:
     save_file(other, tmp_path / "adapter_model.safetensors")
     with pytest.raises(ValueError, match="has changed since the adapter was loaded"):
         checkpoint.read()
+
+
+def test_modules_of_what_sees_images_are_called_differently_too() -> None:
+    """transformers 5 has one module less around a tower than its predecessors, and one more around the whole."""
+    q, projection = "vision_tower.encoder.layers.0.self_attn.q_proj", "multi_modal_projector.linear_1"
+    names = ModuleNames({q: (8, 8), projection: (8, 8)})
+    old = q.replace("vision_tower.", "vision_tower.vision_model.")
+    for name in (q, old, f"model.{q}", f"model.{old}"):
+        assert names.module(name) == q
+    assert names.module(projection) == names.module(f"model.{projection}") == projection
+    assert names.module(q.replace("0", "1")) is None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,16 @@ def peak_running(made: Plan, extra: int = 3) -> int:
     asked = made.question
     scheduler = Scheduler(Split(asked).config, made.sizes, Kinds.of(made.spec))
     tokens = asked.context + asked.images * asked.image_tokens
+    entries = asked.image_cost.entries
     for index in range(made.concurrency + extra):
         prompt = np.full(tokens, 2 + index, dtype=np.int32)
         prompt[: asked.shared_prefix] = 1
-        start = range(tokens - asked.images * asked.image_tokens, tokens, asked.image_tokens or 1)
-        images = tuple(ImageInput(f"{index} at {offset}", offset, asked.image_tokens) for offset in start)
+        starts = range(tokens - asked.images * asked.image_tokens, tokens, asked.image_tokens or 1)
+        images = tuple(
+            ImageInput(f"{index} at {first}", first, count)
+            for start in starts
+            for first, count in zip(accumulate(entries, initial=start), entries)
+        )
         which = 1 + index % max(1, asked.adapters)
         adapter = Adapter(f"adapter {which}", which, asked.rank) if asked.adapters else None
         scheduler.add(NewRequest(f"r{index}", prompt, max_tokens=asked.output, images=images, adapter=adapter))

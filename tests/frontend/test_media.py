@@ -217,3 +217,25 @@ def test_endless_slow_and_broken_answers_are_refused() -> None:
                     await fetched(f"http://media.test:{port}{path}", policy)
 
     asyncio.run(run())
+
+
+def test_a_request_brings_only_so_many_pixels() -> None:
+    """However few bytes they take."""
+
+    async def read(**policy: Any) -> object:
+        fetcher = MediaFetcher(MediaPolicy(**policy))
+        try:
+            return await fetcher.read_messages(message(*[data_url(png())] * 3))
+        finally:
+            await fetcher.aclose()
+
+    assert len(read_conversation(asyncio.run(read(max_pixels=36))).images) == 3
+    with pytest.raises(ValueError, match="the images of one request have more than 35 pixels"):
+        asyncio.run(read(max_pixels=35))
+
+
+def test_data_that_is_not_base64_is_limited_too() -> None:
+    url = "data:image/png," + "".join(f"%{byte:02x}" for byte in png())
+    assert fetch(url).size == (4, 3)
+    with pytest.raises(ValueError, match="more than 90 bytes"):
+        fetch("data:image/png," + "x" * 100, max_bytes=90)

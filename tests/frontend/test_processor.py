@@ -261,6 +261,17 @@ def test_a_text_that_no_tokens_could_shorten_enough_is_not_even_tokenised(
         processor.process(longest * 200)
 
 
+def test_pictures_behind_the_end_of_the_context_are_not_even_opened(processor: Processor) -> None:
+    fitting = 200 // PER_IMAGE
+    sources: list[Any] = [*[picture()] * fitting, b"no picture"]
+    prompt = {"prompt": "<|image|>" * len(sources), "multi_modal_data": {"image": sources}}
+    with pytest.raises(ValueError, match=f"image {fitting + 1} of {fitting + 1}: the image data is not an image"):
+        processor.process(prompt)
+    sources.insert(0, picture())
+    with pytest.raises(ValueError, match="the prompt has 208 tokens in its first 13 images, more than the 199 that"):
+        processor.process(prompt | {"prompt": "<|image|>" * len(sources)})
+
+
 def test_a_text_model_refuses_pictures(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="the model takes no images, and the prompt brings 1"):
         make(tokenizer, vision=False).process({"prompt": "a", "multi_modal_data": {"image": picture()}})

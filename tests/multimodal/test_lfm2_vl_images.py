@@ -38,7 +38,7 @@ TINY = {
 def ours(folder: Path, keys: dict[str, Any]) -> TileProcessor:
     (folder / "preprocessor_config.json").write_text(json.dumps(keys), encoding="utf-8")
     tokens = read_tile_tokens(ConfigReader(keys), 4, 2)
-    made = image_processor({}, folder, Vision({}, image_token_id=3, tokens=tokens, width=1))
+    made = image_processor({}, folder, Vision({}, image_token_id=3, tokens=tokens))
     assert made is not None
     return made
 

@@ -1,5 +1,6 @@
 """A published vision-language model through what users touch: prompts, streams, the command line; and odd pictures."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -148,11 +149,42 @@ def test_a_tile_that_a_model_would_take_for_none(tmp_path: Path) -> None:
     """Idefics 3 leaves out tiles of zeros, which black pictures are where no mean is subtracted."""
     square = {"longest_edge": 16}
     Idefics3ImageProcessorPil(size=square, max_image_size=square, image_mean=[0.0] * 3).save_pretrained(tmp_path)
-    images = idefics3.image_processor({}, tmp_path, Vision({}, 3, SplitTokens(4, 16, 16), width=1))
+    images = idefics3.image_processor({}, tmp_path, Vision({}, 3, SplitTokens(4, 16, 16)))
     assert images is not None
     assert len(images(Image.new("RGB", (20, 20), "red")).inputs) == 1
     with pytest.raises(ValueError, match="zeros only"):
         images(Image.new("RGB", (20, 20), "black"))
+
+
+def rewrite(folder: Path, **keys: Any) -> None:
+    """Of the processor's configuration; None: there is no such key."""
+    file = folder / "processor_config.json"
+    found = json.loads(file.read_text(encoding="utf-8")) | keys
+    file.write_text(json.dumps({key: value for key, value in found.items() if value is not None}), encoding="utf-8")
+
+
+def test_where_no_file_describes_an_image_processor_text_is_served(tmp_path: Path) -> None:
+    """There is one of the whole model's processor all the same."""
+    folder = Oracle(all_cases()["llava: CLIP"], tmp_path).folder
+    rewrite(folder, image_processor=None)
+    (folder / "preprocessor_config.json").unlink(missing_ok=True)
+    llm = LLM(folder, dtype="float32", memory="16MiB", max_model_len=256)
+    [output] = llm.chat([{"role": "user", "content": "Hello"}], GREEDY, use_tqdm=False)
+    assert output.error is None
+    with pytest.raises(ValueError, match="says nowhere how images are to be prepared"):
+        llm.num_image_tokens(picture(0, 20, 30))
+
+
+def test_a_mark_that_is_no_token_is_named_before_anything_runs(tmp_path: Path) -> None:
+    """The encoder leaves room for one token between two rows."""
+    folder = Oracle(all_cases()["mistral3: rows"], tmp_path).folder
+    rewrite(folder, image_break_token="<none>")
+    llm = LLM(folder, dtype="float32", memory="16MiB", max_model_len=256)
+    prompt = {"prompt": "<image>", "multi_modal_data": {"image": picture(0, 20, 30)}}
+    with pytest.raises(ValueError, match="between two rows of an image is not one token"):
+        llm.generate(prompt, GREEDY, use_tqdm=False)
+    one_row = {"prompt": "<image>", "multi_modal_data": {"image": picture(0, 30, 4)}}
+    assert llm.generate(one_row, GREEDY, use_tqdm=False)[0].error is None
 
 
 def test_images_of_one_prompt_may_be_limited(gemma3: Oracle) -> None:

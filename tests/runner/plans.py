@@ -160,10 +160,17 @@ class PlanDriver:
     """Drives one runner. Block, slot and row ids come shuffled, so that nothing lies in order by accident."""
 
     def __init__(
-        self, model: Decoder, sizes: PoolSizes, encoder: Encoder | None = None, seed: int = 0, stale: bool = True
+        self,
+        model: Decoder,
+        sizes: PoolSizes,
+        encoder: Encoder | None = None,
+        seed: int = 0,
+        stale: bool = True,
+        device: torch.device | str = "cpu",
+        decode_graphs: bool = False,
     ) -> None:
         self.model = model
-        self.runner = ModelRunner(model, sizes, "cpu", encoder)
+        self.runner = ModelRunner(model, sizes, device, encoder, decode_graphs=decode_graphs)
         if stale:
             poison(self.runner)
         self.sizes = sizes

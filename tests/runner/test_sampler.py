@@ -198,12 +198,21 @@ def test_a_mask_that_allows_nothing_is_an_error() -> None:
         rows.sample(logits_of(1), [0], GrammarMask(np.array([0]), np.zeros((1, 2), dtype=np.int32)))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_not_finite_are_an_error(temperature: float, value: float) -> None:
-    rows = Rows([(SamplingParams(temperature=temperature), [2], 1)] * 2)
+TRUNCATED = SamplingParams(temperature=1.0, top_k=5, top_p=0.7, min_p=0.01)
+
+
+@pytest.mark.parametrize("ops", ["torch", "triton"])
+@pytest.mark.parametrize(
+    "params", [SamplingParams(temperature=0.0), SamplingParams(temperature=1.0), TRUNCATED, SamplingParams(logprobs=2)]
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), NOTHING])
+def test_logits_that_are_not_finite_are_an_error(
+    params: SamplingParams, value: float, ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYBRID_OPS", ops)
+    rows = Rows([(params, [2], 1)] * 2)
     logits = logits_of(2)
-    logits[1, 4] = value
+    logits[1, slice(None) if value == NOTHING else 4] = value
     with pytest.raises(NonFiniteLogits, match="request r1") as caught:
         rows.sample(logits, [0, 1])
     assert caught.value.request_ids == ("r1",)

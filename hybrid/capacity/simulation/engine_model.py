@@ -10,7 +10,8 @@ from ..step_time.step_time import StepTime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineModel:
-    """lora_bytes_per_unit: of 8 ranks of an adapter, as it is read from disk."""
+    """lora_bytes_per_unit: of 8 ranks of an adapter, as it is read from disk. image_entries: tokens of the entries that
+    an image has in the encoder pool; none: it is one entry."""
 
     config: SchedulerConfig
     sizes: PoolSizes
@@ -19,3 +20,4 @@ class EngineModel:
     vocab_size: int
     enable_prefix_caching: bool = True
     lora_bytes_per_unit: int = 0
+    image_entries: tuple[int, ...] = ()

@@ -145,6 +145,7 @@ def _engine_model(
         vocab_size=asked.model.decoder.vocab_size,
         enable_prefix_caching=values.get("enable_prefix_caching", True),
         lora_bytes_per_unit=asked.lora_bytes_per_unit(),
+        image_entries=asked.image_cost.entries,
     )
 
 

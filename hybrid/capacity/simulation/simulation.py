@@ -18,6 +18,7 @@ from hybrid.scheduler.request import ImageInput, NewRequest
 from hybrid.scheduler.scheduler import Scheduler
 
 from ..step_time.step_work import AdaptedRows, RecentSizes, StepWork
+from ..workload.arrival import ImageOf
 from ..workload.segments import Segment, token_ids
 from ..workload.workload import Workload
 from .answers import Answers
@@ -143,13 +144,20 @@ class Simulation:
             prompt_token_ids=token_ids(arrival.prompt, vocab_size=self._engine.vocab_size),
             max_tokens=max(asked, arrival.output.length),
             stop_token_ids=(self._engine.vocab_size,),
-            images=tuple(ImageInput(str(image.key), image.offset, image.num_tokens) for image in arrival.images),
+            images=tuple(entry for image in arrival.images for entry in self._entries(image)),
             adapter=adapter,
             priority=arrival.priority,
             resume_hints=arrival.hints,
             gates=gates,
             enable_prefix_caching=self._engine.enable_prefix_caching,
         )
+
+    def _entries(self, image: ImageOf) -> Iterator[ImageInput]:
+        """One after the other at its beginning; its marks are text behind them."""
+        offset = image.offset
+        for index, num_tokens in enumerate(self._engine.image_entries or (image.num_tokens,)):
+            yield ImageInput(f"{image.key}-{index}", offset, num_tokens)
+            offset += num_tokens
 
     # --- as Engine -------------------------------------------------------------------------------------------------
 

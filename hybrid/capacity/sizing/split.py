@@ -41,7 +41,7 @@ class Split:
         self._positions = question.model.decoder.max_positions
         # What the engine makes of these arguments for one request says the rest: lookahead, window, LoRA units.
         self.shape = self.engine_sizes(replace(self.args, memory=None), HOST_ROOM)
-        self.image_entry = min(question.image_tokens, question.max_image_tokens)
+        self.image_entry = max(question.image_cost.entries, default=0)
         rank = question.rank if question.adapters else 0
         self.need = Need(question.total_tokens, (self.image_entry,) * question.images, rank, question.unsplit_images)
         self.batched = question.max_num_batched_tokens

@@ -6,7 +6,7 @@ operations per element of its matrix. What layers of one kind cost is added up: 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from hybrid.models.blueprint.decoder import Decoder, Normed
@@ -180,10 +180,10 @@ def _scan_operations(part: object) -> int:
 
 
 def _lora(model: Model, modules: tuple[str, ...] | None) -> tuple[int, tuple[ExpertCosts, ...]]:
-    """Elements per rank unit: in what every token meets, and of one expert."""
+    """Elements per rank unit: in what every token meets, and of one expert. What sees images is left out."""
     routed = {name: part for part in model.decoder.plain_parts() if isinstance(part, MoE) for name in part.lora_names}
     dense, experts = 0, Counter[tuple[int, int]]()
-    for name, shape in model.lora_targets().items():
+    for name, shape in replace(model, vision=None).lora_targets().items():
         if is_target(name, modules):
             size = LORA_RANK_UNIT * sum(shape[-2:])
             if name in routed:

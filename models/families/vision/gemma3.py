@@ -8,6 +8,8 @@ from ...blueprint.towers import read_tower
 from ...blueprint.vision import FixedTokens, Vision
 from . import image_token_id
 
+MARKS = 4  # around an image: two special tokens between empty lines
+
 
 def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model) -> Vision:
     """SigLIP and the projector of a gemma3 checkpoint."""
@@ -25,7 +27,6 @@ def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model)
             "multi_modal_projector.mm_soft_emb_norm.weight": (tower.hidden_size,),
         },
         image_token_id=image_token_id(config, text, 262144),
-        tokens=FixedTokens(tokens),
-        width=hidden,
+        tokens=FixedTokens(tokens, MARKS),
         bidirectional=True,
     )

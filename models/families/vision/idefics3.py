@@ -23,5 +23,4 @@ def vision(
         tensors=tower.tensors | projection,
         image_token_id=image_token_id(config, text, default_token_id),
         tokens=read_split_tokens(preprocessor, tower.patch_size, scale, tower.image_size),
-        width=hidden,
     )

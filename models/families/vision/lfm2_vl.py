@@ -24,5 +24,4 @@ def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model)
         tensors=tensors,
         image_token_id=image_token_id(config, text, 396),
         tokens=read_tile_tokens(preprocessor, tower.patch_size, factor),
-        width=hidden,
     )

@@ -24,7 +24,6 @@ def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model)
         tensors=tower.tensors | projector(config, tower, text.decoder.hidden_size),
         image_token_id=image_token_id(config, text, 32000),
         tokens=tokens,
-        width=text.decoder.hidden_size,
     )
 
 

@@ -22,5 +22,4 @@ def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model)
         tensors=tower.tensors | projector(config, tower, hidden) | {"image_newline": (hidden,)},
         image_token_id=image_token_id(config, text, 32000),
         tokens=read_anyres_tokens(config, preprocessor, tower.image_size, tower.patches_per_side),
-        width=hidden,
     )

@@ -28,5 +28,4 @@ def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model)
         | projector(config.with_defaults(DEFAULTS), tower, hidden),
         image_token_id=image_token_id(config, text, 10),
         tokens=read_row_tokens(preprocessor, tower.patch_size * merge, tower.image_size),
-        width=hidden,
     )

@@ -18,5 +18,4 @@ def vision(config: ConfigReader, preprocessor: ConfigReader | None, text: Model)
         tensors=tower.tensors,
         image_token_id=image_token_id(config, text, 151655),
         tokens=read_scaled_tokens(preprocessor, tower.patches, TOKENS),
-        width=text.decoder.image_embedding_size,
     )

@@ -21,5 +21,4 @@ def vision(
         tensors=tower.tensors,
         image_token_id=image_token_id(config, text, default_token_id),
         tokens=read_scaled_tokens(preprocessor, tower.patches, TOKENS),
-        width=decoder.image_embedding_size,
     )

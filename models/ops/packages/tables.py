@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..recurrent_plan import RecurrentRows, upload
+from ..recurrent_plan import RecurrentRows
+from ..transfer import upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class Tiles:
     splits: torch.Tensor | None  # [num_tokens, 2], see `attention_kernels.combine`; None: no tile is split
     begin: int
     num_tokens: int
+    queries: int  # of a tile, at most
     tiling: Tiling
 
 
@@ -113,12 +114,12 @@ class TritonAttention:
         parts = ((0, context.num_decodes), (context.num_decodes, context.num_rows))
         for (low, high), tiling in zip(parts, tilings):
             if low < high:
-                queries = tiling.block_m // group
+                queries = 1 if high == context.num_decodes else tiling.block_m // group
                 whole = _tile(context.query_start_loc[low : high + 1], low, first, ends, queries)
                 pieces, splits = _split(whole, queries, tiling, num_programs(device) // num_kv_heads)
                 items = _entries(pieces, first, ends, tiling.block_n)
                 arrays += [items] if splits is None else [items, splits]
-                cut.append((low, high, tiling, splits is not None))
+                cut.append((low, high, queries, tiling, splits is not None))
         slots, table, low_ends, high_ends, *indices = upload(arrays, device)
         uploaded = iter(indices)
         tiles = tuple(
@@ -127,9 +128,10 @@ class TritonAttention:
                 splits=next(uploaded) if is_split else None,
                 begin=int(context.query_start_loc[low]),
                 num_tokens=int(context.query_start_loc[high] - context.query_start_loc[low]),
+                queries=queries,
                 tiling=tiling,
             )
-            for low, high, tiling, is_split in cut
+            for low, high, queries, tiling, is_split in cut
         )
         return cls(slots, table, low_ends, high_ends, tiles, sliding_window is not None, workspace)
 
@@ -166,7 +168,7 @@ class TritonAttention:
         num_kv_heads, block_size = kv.shape[2:4]
         tiling, count = part.tiling, part.tiles.shape[0]
         group = num_heads // num_kv_heads
-        queries = tiling.block_m // group
+        queries = part.queries
         padded = _padded(head_size)
         sums, totals = out, out
         if part.splits is not None:
@@ -194,6 +196,7 @@ class TritonAttention:
             HEAD=head_size,
             HEAD_PADDED=padded,
             BLOCK_SIZE=block_size,
+            QUERIES=queries,
             BLOCK_M=tiling.block_m,
             BLOCK_N=tiling.block_n,
             WINDOW=self.sliding,

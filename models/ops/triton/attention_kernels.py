@@ -116,6 +116,7 @@ def attend(
     HEAD: tl.constexpr,
     HEAD_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    QUERIES: tl.constexpr,  # per tile
     BLOCK_M: tl.constexpr,  # queries times heads
     BLOCK_N: tl.constexpr,  # keys
     WINDOW: tl.constexpr,
@@ -167,7 +168,7 @@ def attend(
     )  # fmt: skip
     # 3. the result, or this split's part of it
     if SPLIT:
-        place = (tile * (BLOCK_M // GROUP) + in_tile).to(tl.int64) * (NUM_KV_HEADS * GROUP) + head_of
+        place = (tile * QUERIES + in_tile).to(tl.int64) * (NUM_KV_HEADS * GROUP) + head_of
         tl.store(totals + place * 2, greatest, mask=valid)
         tl.store(totals + place * 2 + 1, total, mask=valid)
         tl.store(out + place[:, None] * HEAD + d[None, :], summed, mask=mask)

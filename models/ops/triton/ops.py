@@ -1,8 +1,11 @@
 """TritonOps: the implementation of `dispatch.Ops` by Triton's kernels."""
 
-from ...context import AttentionCache, BlockTables, ForwardContext, StateCache
+import torch
+
+from ...context import AttentionCache, BlockTables, DecodeContext, ForwardContext, StateCache
 from ..workspace import Workspace
 from .attention import TritonAttention
+from .decode_attention import plan_decodes
 from .recurrent import TritonRecurrent
 from .recurrent_kernels import OURS, RecurrentKernels
 
@@ -11,6 +14,7 @@ class TritonOps:
     """See `dispatch.Ops`."""
 
     name = "triton"
+    captures = True
 
     def __init__(self, kernels: RecurrentKernels = OURS) -> None:
         self._workspace = Workspace()
@@ -29,3 +33,16 @@ class TritonOps:
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> TritonRecurrent:
         del cache
         return TritonRecurrent.plan(context, self._kernels)
+
+    def plan_decode_attention(
+        self,
+        context: DecodeContext,
+        table: torch.Tensor,
+        sliding_window: int | None,
+        cache: AttentionCache,
+        num_heads: int,
+    ) -> TritonAttention:
+        return plan_decodes(context, table, sliding_window, cache, num_heads)
+
+    def plan_decode_recurrent(self, context: DecodeContext) -> TritonRecurrent:
+        return TritonRecurrent.of_decodes(context)

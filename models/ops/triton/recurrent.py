@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ...context import ForwardContext, StateCache
+from ...context import DecodeContext, ForwardContext, StateCache
 from ..deferred import Recorder
 from ..recurrent_plan import RecurrentRows
 from . import delta_rule, selective
@@ -32,6 +32,11 @@ class TritonRecurrent:
     def of(cls, rows: RecurrentRows, kernels: RecurrentKernels = OURS) -> "TritonRecurrent":
         """The plan for `rows`, of which none is deferred."""
         return cls(RecurrentTables.of(rows, plain=kernels != OURS), None, kernels)
+
+    @classmethod
+    def of_decodes(cls, context: DecodeContext) -> "TritonRecurrent":
+        """The plan for a step that a graph replays."""
+        return cls(RecurrentTables.of_decodes(context.state_slots[context.rows], context.positions), None)
 
     def conv(
         self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cache: StateCache

@@ -111,3 +111,12 @@ class RecurrentTables:
             snapshots=snapshots,
             plain=PlainTables.of(rows) if plain else None,
         )
+
+    @classmethod
+    def of_decodes(cls, slots: torch.Tensor, positions: torch.Tensor) -> "RecurrentTables":
+        """Of rows with one token and no snapshots, made on the device. slots and positions [D]; slot NOWHERE: nobody's
+        row."""
+        nothing = torch.zeros_like(slots)
+        source = slots.masked_fill(positions == 0, NOWHERE)
+        rows = torch.stack((source, slots, nothing, nothing), dim=1).int()
+        return cls(Decodes(len(slots), rows), None, rows.new_empty((0, 4)))

@@ -1,7 +1,7 @@
 """Small engines with steps whose time can be told in the head, and small workloads, for tests of the simulation."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Linear:
 
     step: float = 0.01
     token: float = 0.0
-    variation = EXACT
+    variation: ClassVar[tuple[float, ...]] = EXACT
 
     def seconds(self, work: StepWork) -> float:
         return self.step + self.token * float(work.num_tokens.sum())

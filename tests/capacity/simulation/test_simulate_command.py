@@ -40,6 +40,17 @@ def test_a_rate() -> None:
     assert "goodput" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("SmolVLM-256M-Instruct", 13 * 64 + 24 + 3 + 3), ("gemma-3-4b-it", 256 + 4), ("Qwen3-VL-4B-Instruct", 768 + 2)],
+)
+def test_images_of_many_entries_and_with_marks(name: str, tokens: int) -> None:
+    arguments = ("--images", "2", "--image-size", "1024x768", "--rate", "4", "--requests", "5")
+    (setting,) = document(str(BY_NAME[name]), *SHORT, *arguments)["settings"]
+    assert setting["sizes"]["max_model_len"] == 500 + 2 * tokens + 50
+    assert [summary["completed"] for summary in setting["curve"]] == [5]
+
+
 def test_a_range_and_its_picture(tmp_path: Path) -> None:
     picture = tmp_path / "occupancy.png"
     arguments = ("--rate", "20..400", "--requests", "40", "--slo", "ttft=300ms", "--plot", str(picture))

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -137,7 +137,7 @@ class Seen:
     """A second a step; `encoded` hears of every image."""
 
     encoded: list[int]
-    variation = EXACT
+    variation: ClassVar[tuple[float, ...]] = EXACT
 
     def seconds(self, work: StepWork) -> float:
         self.encoded.extend(work.image_tokens)
@@ -147,7 +147,7 @@ class Seen:
 def test_steps_vary_around_what_they_take_and_always_alike() -> None:
     @dataclass(frozen=True, slots=True)
     class Varying(Linear):
-        variation = (0.5, 1.0, 1.5)
+        variation: ClassVar[tuple[float, ...]] = (0.5, 1.0, 1.5)
 
     traffic = workload([0.0], [1], [3000])
     [first, second] = [simulate(engine(Varying()), traffic).records.gaps for _ in range(2)]
@@ -169,6 +169,16 @@ def test_images_are_encoded_once() -> None:
     twice = replace(traffic, times=np.zeros(4), keys=np.tile(traffic.keys[:3], 4))
     simulate(engine(seen, config=config, enable_prefix_caching=False), twice)
     assert seen.encoded == [20] * 10
+
+
+def test_an_image_of_several_entries() -> None:
+    """Of 8, 8 and 3 tokens, with a mark behind them."""
+    given = Surroundings(context="30", output="3", images=2, image_tokens=20, num_requests=1)
+    seen = Seen([])
+    model = replace(engine(seen, config=SchedulerConfig(max_image_tokens=8)), image_entries=(8, 8, 3))
+    outcome = simulate(model, parse_workload("steady", given))
+    assert (outcome.records.fate == Fate.COMPLETED).all() and outcome.records.prompt_tokens.tolist() == [70]
+    assert seen.encoded == [8, 8, 3] * 2
 
 
 def test_nothing_is_sent_after_the_duration_and_nothing_measured_before_the_warm_up() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hybrid import LLM
 from hybrid.capacity.question import NothingFitsError
 from hybrid.capacity.sizing.planning import plan
+from hybrid.models.blueprint.vision import ImageCost
 from tests.capacity.questions import GIB, MIB, longer, peak_running, planned, question
 
 SHAPES = (
@@ -68,13 +69,15 @@ def test_images(images: int) -> None:
 
 
 class ByArea:
-    """A token for 64 pixels; the encoder pool has entries of at most 16."""
+    """A token for 64 pixels, in entries of 16 and what is left, and a mark at the end."""
 
     least = 1
     most = 16
+    costliest = ImageCost((16,) * 4, 1)
 
-    def __call__(self, width: int, height: int) -> int:
-        return width * height // 64
+    def __call__(self, width: int, height: int) -> ImageCost:
+        whole, rest = divmod(width * height // 64, 16)
+        return ImageCost((16,) * whole + ((rest,) if rest else ()), 1)
 
 
 def test_images_of_any_size() -> None:
@@ -83,10 +86,12 @@ def test_images_of_any_size() -> None:
     assert asked.model.vision is not None
     asked = replace(asked, model=replace(asked.model, vision=replace(asked.model.vision, tokens=ByArea())))
     made = plan(asked)
-    assert (asked.image_tokens, asked.total_tokens, made.life.encoder) == (6, 112, 6)
+    assert (asked.image_tokens, asked.total_tokens, made.life.encoder) == (7, 114, 6)
     assert peak_running(made) == made.concurrency
     large = plan(replace(asked, image_size=(64, 64)))
-    assert (large.question.total_tokens, large.life.encoder) == (100 + 2 * 64, 16)
+    assert (large.question.total_tokens, large.life.encoder) == (100 + 2 * 65, 16)
+    assert plan(replace(asked, image_size=None)).question.total_tokens == large.question.total_tokens
+    assert peak_running(large) == large.concurrency
     assert large.concurrency < made.concurrency
 
 

@@ -8,6 +8,7 @@ from transformers.models.llava_next.image_processing_pil_llava_next import Llava
 
 from hybrid.models.blueprint.anyres_tokens import PINPOINTS, AnyresTokens, read_anyres_tokens
 from hybrid.models.blueprint.config_reader import ConfigReader
+from hybrid.models.blueprint.vision import ImageCost
 from tests.multimodal.tiny_tokenizer import tiny_tokenizer
 
 from .test_scaled_tokens import sizes
@@ -31,16 +32,16 @@ def test_tokens_are_those_of_transformers(tokens: AnyresTokens) -> None:
     )
     counts = []
     for width, height in sizes(0):
-        counts.append(tokens(width, height))
+        counts.append(sum(tokens(width, height).entries))
         assert counts[-1] == processor._get_number_of_features(height, width, tokens.tile, tokens.tile)
-    assert max(counts) == tokens.most
+    assert (max(counts),) == (tokens.most,) == tokens.costliest.entries
     assert min(counts) >= tokens.least
 
 
 def test_published_counts() -> None:
     assert (PUBLISHED.least, PUBLISHED.most) == (576, 2928)
-    assert PUBLISHED(672, 672) == PUBLISHED(8000, 8000) == 2928
-    assert (PUBLISHED(1000, 10), PUBLISHED(1, 10_000)) == (576, 600)
+    assert PUBLISHED(672, 672) == PUBLISHED(8000, 8000) == PUBLISHED.costliest == ImageCost((2928,))
+    assert (PUBLISHED(1000, 10), PUBLISHED(1, 10_000)) == (ImageCost((576,)), ImageCost((600,)))
 
 
 def read(*pinpoints: Any, **keys: Any) -> AnyresTokens:

@@ -8,6 +8,7 @@ from transformers.models.pixtral.image_processing_pil_pixtral import get_resize_
 
 from hybrid.models.blueprint.config_reader import ConfigReader
 from hybrid.models.blueprint.row_tokens import RowTokens, read_row_tokens
+from hybrid.models.blueprint.vision import ImageCost
 
 from .test_scaled_tokens import sizes
 
@@ -29,16 +30,16 @@ def test_tokens_are_those_of_transformers(tokens: RowTokens) -> None:
             continue
         rows, columns = tokens.grid(width, height)
         assert (rows * tokens.side, columns * tokens.side) == resized
-        counts.append(tokens(width, height))
-        assert counts[-1] == rows * (columns + 1) - 1
+        counts.append(rows * (columns + 1) - 1)
+        assert tokens(width, height) == ImageCost((counts[-1],), 1)
     assert min(counts) == tokens.least
     assert max(counts) <= tokens.most
 
 
 def test_published_counts() -> None:
     assert [tokens.most for tokens in PUBLISHED.values()] == [64 * 65 - 1, 55 * 56 - 1]
-    assert [tokens(8000, 8000) for tokens in PUBLISHED.values()] == [64 * 65 - 1, 55 * 56 - 1]
-    assert PUBLISHED["Pixtral-12B"](1024, 512) == 32 * 65 - 1
+    assert [tokens(8000, 8000) for tokens in PUBLISHED.values()] == [tokens.costliest for tokens in PUBLISHED.values()]
+    assert PUBLISHED["Pixtral-12B"](1024, 512).prompt_tokens == 32 * 65
 
 
 def read(**keys: Any) -> RowTokens:

@@ -13,6 +13,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from hybrid.models.blueprint.config_reader import ConfigReader
 from hybrid.models.blueprint.preprocessor import read_preprocessor
 from hybrid.models.blueprint.scaled_tokens import ScaledTokens, read_scaled_tokens
+from hybrid.models.blueprint.vision import ImageCost
 
 PUBLISHED = {"Qwen2.5-VL": ScaledTokens(28, 56 * 56, 12_845_056), "Qwen3-VL": ScaledTokens(32, 65_536, 16_777_216)}
 CASES = [
@@ -45,21 +46,22 @@ def test_tokens_are_those_of_transformers(tokens: ScaledTokens) -> None:
         rows, columns = tokens.grid(width, height)
         resized = smart_resize(height, width, tokens.side, tokens.min_pixels, tokens.max_pixels)
         assert (rows * tokens.side, columns * tokens.side) == resized
-        assert tokens(width, height) == rows * columns
+        assert tokens(width, height) == ImageCost((rows * columns,), 2)
         counts.append(rows * columns)
-    assert max(counts) <= tokens.most
+    assert min(counts) >= tokens.least
+    assert max(counts) <= tokens.most == tokens.costliest.entries[0]
 
 
 @pytest.mark.parametrize("tokens", PUBLISHED.values(), ids=list(PUBLISHED))
 def test_the_smallest_and_the_largest_picture_of_published_models(tokens: ScaledTokens) -> None:
-    assert tokens(1, 1) == tokens.least
-    assert tokens(8000, 8000) == tokens.most == 16384
-    assert min(tokens(*size) for size in sizes(1)) == tokens.least
+    assert tokens(1, 1).entries == (tokens.least,)
+    assert tokens(8000, 8000) == tokens.costliest == ImageCost((16384,), 2)
+    assert min(tokens(*size).entries[0] for size in sizes(1)) == tokens.least
 
 
 def test_thin_pictures_may_be_the_largest() -> None:
     tokens = ScaledTokens(8, 64, 12 * 64)
-    assert tokens(8, 1600) == tokens.most == 48
+    assert tokens(8, 1600).entries == (tokens.most,) == (48,)
 
 
 @pytest.mark.parametrize("size", [(1, 201), (10_000, 1)])

@@ -7,6 +7,7 @@ import pytest
 
 from hybrid.models.blueprint.config_reader import ConfigReader
 from hybrid.models.blueprint.tile_tokens import TileTokens, read_tile_tokens
+from hybrid.models.blueprint.vision import ImageCost
 from tests.multimodal.lfm2_vl_processor import Original
 
 from .test_scaled_tokens import sizes
@@ -46,16 +47,27 @@ def test_tokens_are_those_of_transformers(tokens: TileTokens) -> None:
         number = grid[0] * grid[1]
         tiles = [tokens.tile**2] * number if number > 1 else []
         pieces = [*tiles, rows * columns] if not tiles or tokens.thumbnail else tiles
-        assert tokens(width, height) == sum(pieces)
+        cost = tokens(width, height)
+        assert list(cost.entries) == pieces
+        assert cost.marks == 2 + (len(pieces) if tiles else 0)
+        assert cost.prompt_tokens <= tokens.costliest.prompt_tokens
         entries += pieces
     assert too_thin == 0 or tokens.largest < 256  # of those whose sides differ by up to 200 times
     assert tokens.least <= min(entries)
     assert max(entries) <= tokens.most
 
 
+def test_a_thin_picture_that_is_cut_needs_no_whole() -> None:
+    tokens = TileTokens(4, 8, 2, 6, 2, (2, 4), 1.2, thumbnail=False)
+    assert tokens(1000, 8) == ImageCost((4,) * 4, 2 + 4)
+    with pytest.raises(ValueError, match="1000 x 8 pixels is too thin"):
+        tokens.whole(1000, 8)
+
+
 def test_published_counts() -> None:
     assert read_tile_tokens(None, 16, 2) == PUBLISHED
-    assert (PUBLISHED(1, 1), PUBLISHED(512, 512), PUBLISHED(8000, 8000)) == (64, 256, 9 * 256 + 256)
+    assert [PUBLISHED(side, side) for side in (1, 512)] == [ImageCost((64,), 2), ImageCost((256,), 2)]
+    assert PUBLISHED(8000, 8000) == ImageCost((256,) * 10, 2 + 10)
 
 
 def read(**keys: Any) -> TileTokens:

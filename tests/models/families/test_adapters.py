@@ -17,6 +17,7 @@ from hybrid.adapters.checkpoint import open_adapter
 from hybrid.adapters.naming import ModuleNames
 from hybrid.models.loading import open_checkpoint
 from hybrid.pools.sizing import lora_units
+from hybrid.runner.encoder_lora import EncoderLora
 from hybrid.runner.loading import load
 from hybrid.runner.lora_cache import LoraCache
 from hybrid.scheduler.plan import LoadAdapter
@@ -113,10 +114,12 @@ def expected(adapted: Adapted, prompts: list[list[int]]) -> Tokens:
 
 @pytest.mark.parametrize("schedule", [[[1, 30, 30, 40, 9]], [[1, 1, 7, 5, 2], [1, 1, 2, 23, 4], [1, 1, 1, 1, 17]]])
 def test_logits_of_every_position(adapted: Adapted, schedule: list[list[int]]) -> None:
-    decoder = load(adapted.base.folder, torch.float32).decoder
+    loaded = load(adapted.base.folder, torch.float32)
+    decoder = loaded.decoder
     model = open_checkpoint(adapted.base.folder).model
     targets = model.lora_targets()
-    cache = LoraCache(decoder.lora_sites, targets, 24, torch.float32, torch.device("cpu"))
+    seeing = EncoderLora({} if loaded.encoder is None else loaded.encoder.projections, targets)
+    cache = LoraCache((*decoder.lora_sites, *seeing.sites), targets, 24, torch.float32, torch.device("cpu"))
     assert cache.num_bytes == 24 * model.lora_bytes_per_unit("float32")  # every target has its site
     units: dict[int, list[int]] = {0: []}
     for rank in ALPHAS:

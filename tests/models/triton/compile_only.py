@@ -12,11 +12,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from hybrid.models.context import AttentionCache, StateCache
+from hybrid.models.context import AttentionCache, DecodeContext, StateCache
 from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.experts import ExpertStacks
 from hybrid.models.ops.triton import activation, experts, norm, rotation, sampling
 from hybrid.models.ops.triton.attention import TritonAttention
+from hybrid.models.ops.triton.decode_attention import plan_decodes
 from hybrid.models.ops.triton.device import LEAST_SHARED_MEMORY
 from hybrid.models.ops.triton.lora import TritonLora
 from hybrid.models.ops.triton.recurrent import TritonRecurrent
@@ -61,6 +62,13 @@ def attention(head_size: int, dtype: torch.dtype, computed: list[int], counts: l
     cache = AttentionCache(batch.kv)
     run = TritonAttention.plan(batch.context, batch.tables, None, cache, 8, Workspace())
     run(batch.query, batch.key_value, cache, 1.0, 30.0, torch.ones(8))
+
+
+def decode_step() -> None:
+    """The plan that a graph holds."""
+    cache, two = AttentionCache(torch.ones(5, 2, 2, 16, 128)), torch.ones(2, dtype=torch.int64)
+    table = torch.zeros(3, 500, dtype=torch.int32)
+    plan_decodes(DecodeContext(two, two, two, table, None, torch.zeros(3), ()), table, None, cache, 8)
 
 
 def elementwise(dtype: torch.dtype) -> None:
@@ -135,6 +143,7 @@ def main() -> None:
     attention(128, torch.bfloat16, [600, 9], [1, 20])
     attention(512, torch.bfloat16, [9], [20])
     attention(64, torch.float32, [9, 9], [1, 20])
+    decode_step()
     elementwise(torch.bfloat16)
     recurrent(torch.bfloat16, [1, 70, 20])
     lora(torch.bfloat16, 5)

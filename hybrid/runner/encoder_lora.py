@@ -1,0 +1,46 @@
+"""EncoderLora: what adapters change of how pictures are seen, one adapter at a time.
+
+Knows an encoder's projections and the rank units of the LoRA pool; not which adapters lie in them.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from hybrid.models.lora_site import LoraSite
+from hybrid.scheduler.plan import Ints
+
+
+class EncoderLora:
+    """Mutates the projections: inside `applied`, their outputs change by what the sites hold."""
+
+    def __init__(self, projections: Mapping[str, nn.Linear], targets: Collection[str]) -> None:
+        """targets: names of the projections that adapters may change, and of anything else."""
+        self._units: Ints | None = None
+        self.sites: list[LoraSite] = []
+        for name, module in projections.items():
+            if name in targets:
+                site = LoraSite(name, module.in_features, module.out_features)
+                module.register_forward_hook(partial(self._add, site))
+                self.sites.append(site)
+
+    @contextmanager
+    def applied(self, units: Ints | None) -> Iterator[None]:
+        """units: of the adapter; None: the base model."""
+        self._units = units
+        try:
+            yield
+        finally:
+            self._units = None
+
+    def _add(self, site: LoraSite, _: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+        units = self._units
+        if units is None or not site.filled[units[0]]:
+            return output
+        a, b = site.a[units].flatten(0, 1), site.b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
+        x: torch.Tensor = inputs[0]
+        return output + ((x.to(a.dtype) @ a.t()) @ b).to(output.dtype)
