@@ -13,6 +13,8 @@ import torch
 
 from . import cpu
 
+OLDEST = (8, 0)  # compute capability for whose shared memory and dtypes the kernels are made
+
 Choice = Literal["torch", "triton", "cpu"]
 When = Literal["never", "faster", "always"]
 
@@ -22,7 +24,7 @@ def choose(device: torch.device) -> Choice:
     on_cpu = device.type == "cpu"
     match os.environ.get("HYBRID_OPS", ""):
         case "":
-            if device.type == "cuda" and _is_installed("triton"):
+            if device.type == "cuda" and _is_installed("triton") and _is_recent(device):
                 return "triton"
             return "cpu" if on_cpu and cpu.is_available() else "torch"
         case "torch":
@@ -59,3 +61,9 @@ def packages_take_part(device: torch.device) -> When:
 @cache
 def _is_installed(package: str) -> bool:
     return find_spec(package) is not None
+
+
+@cache
+def _is_recent(device: torch.device) -> bool:
+    """A device that is not there is taken for one that is."""
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= OLDEST

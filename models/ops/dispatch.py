@@ -1,4 +1,4 @@
-"""The one place that chooses who computes attention and scans on a device.
+"""Who computes attention and scans on a device, as `choice` says; what lies between them asks `choice` itself.
 
 Contract of an implementation, after FlashInfer: `plan_*` once per step does everything that all layers share (index
 arithmetic, masks, uploads; any one layer's cache tells sizes and dtype) and returns a run object; calling it once per

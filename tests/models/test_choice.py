@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hybrid.models.ops import cpu
+from hybrid.models.ops import choice, cpu
 from hybrid.models.ops.choice import choose
 from hybrid.models.ops.dispatch import TorchOps, select_ops
 from hybrid.models.ops.triton.ops import TritonOps
@@ -16,6 +16,18 @@ def test_the_device_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (choose(CPU), choose(CUDA), choose(META)) == ("cpu", "triton", "torch")
     monkeypatch.setattr(cpu, "is_available", lambda: False)
     assert choose(CPU) == "torch"
+
+
+@pytest.mark.parametrize(("capability", "name"), [((7, 5), "torch"), ((8, 0), "triton"), ((10, 0), "triton")])
+def test_old_gpus_have_no_kernels(capability: tuple[int, int], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HYBRID_OPS", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    choice._is_recent.cache_clear()
+    try:
+        assert choose(CUDA) == name
+    finally:
+        choice._is_recent.cache_clear()
 
 
 @pytest.mark.parametrize(("name", "ops"), [("torch", TorchOps), ("triton", TritonOps), ("cpu", cpu.CpuOps)])

@@ -12,7 +12,7 @@ import torch
 from ..triton import conv as ours
 from ..triton.recurrent_tables import RecurrentTables
 from .placing import place
-from .tables import OneChunk, now
+from .tables import OneChunk
 
 Kernel = Callable[..., torch.Tensor]
 VECTOR = 8  # elements that it loads at once, in chunks
@@ -30,7 +30,7 @@ def decodes(causal_conv1d_update: Kernel) -> Kernel:
         conv: torch.Tensor,
         out: torch.Tensor,
     ) -> torch.Tensor:
-        plain = now(tables.plain, x)
+        plain = tables.plain
         if plain is None or plain.slots is None or not x.dtype == weight.dtype == conv.dtype:
             return ours.decodes(tables, x, weight, bias, conv, out)
         states = conv.transpose(1, 2)  # [slots, C, K - 1]
@@ -52,7 +52,7 @@ def chunks(causal_conv1d_fn: Kernel) -> Kernel:
         conv: torch.Tensor,
         out: torch.Tensor,
     ) -> torch.Tensor:
-        plain = now(tables.plain, x)
+        plain = tables.plain
         if plain is None or plain.chunks is None or not x.dtype == weight.dtype == conv.dtype:
             return ours.chunks(tables, x, weight, bias, conv, out)
         tokens = _aligned(x[plain.num_decodes :]).t()[None]  # [1, C, tokens]

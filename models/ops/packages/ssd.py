@@ -13,7 +13,7 @@ import torch
 from ..triton import ssd as ours
 from ..triton.recurrent_tables import RecurrentTables
 from .placing import place
-from .tables import OneChunk, now
+from .tables import OneChunk
 
 Kernel = Callable[..., torch.Tensor]
 BLOCK = 256  # tokens of a block of the chunked scan, as the package's own model has it
@@ -32,7 +32,7 @@ def decodes(selective_state_update: Kernel) -> Kernel:
         ssm: torch.Tensor,
         y: torch.Tensor,
     ) -> torch.Tensor:
-        plain = now(tables.plain, x)
+        plain = tables.plain
         if plain is None or plain.slots is None:
             return ours.decodes(tables, x, dt, a, b, c, ssm, y)
         count, (_, heads, channels, size) = plain.num_decodes, ssm.shape
@@ -67,7 +67,7 @@ def chunks(mamba_chunk_scan_combined: Callable[..., tuple[torch.Tensor, torch.Te
         ssm: torch.Tensor,
         y: torch.Tensor,
     ) -> torch.Tensor:
-        plain = now(tables.plain, x)
+        plain = tables.plain
         if plain is None or plain.chunks is None or plain.targets is None:
             return ours.chunks(tables, x, dt, a, b, c, ssm, y)
         begin = plain.num_decodes

@@ -55,8 +55,3 @@ class PlainTables:
         if chunks is not None and rows.writes[count:].all() and not (rows.snapshot_rows >= count).any():
             targets = upload(rows.slots[count:], device)
         return cls(count, slots, None if slots is None else slots.int(), chunks, targets)
-
-
-def now(plain: PlainTables | None, x: torch.Tensor) -> PlainTables | None:
-    """None while a CUDA graph is captured, which is replayed for other rows."""
-    return None if x.is_cuda and torch.cuda.is_current_stream_capturing() else plain

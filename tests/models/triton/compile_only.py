@@ -16,7 +16,7 @@ from hybrid.models.context import AttentionCache, DecodeContext, StateCache
 from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.experts import ExpertStacks
 from hybrid.models.ops.triton import activation, experts, norm, rotation, sampling
-from hybrid.models.ops.triton.attention import TritonAttention
+from hybrid.models.ops.triton.attention import TritonAttention, chunk_tiling, decode_tiling
 from hybrid.models.ops.triton.decode_attention import plan_decodes
 from hybrid.models.ops.triton.device import LEAST_SHARED_MEMORY
 from hybrid.models.ops.triton.lora import TritonLora
@@ -25,6 +25,7 @@ from hybrid.models.ops.workspace import Workspace
 from tests.models.triton.batches import SLOTS, Sizes, make, recurrent_rows
 
 CPU = torch.device("cpu")
+SHARED_MEMORY = 227 * 1024  # bytes that a program may have on the GPU that it is compiled for
 
 
 class NoDriver:
@@ -56,11 +57,19 @@ def compile_only() -> list[Any]:
     return compiled
 
 
-def attention(head_size: int, dtype: torch.dtype, computed: list[int], counts: list[int]) -> None:
-    """With everything that a model may have."""
+def attention(
+    head_size: int,
+    dtype: torch.dtype,
+    computed: list[int],
+    counts: list[int],
+    shared_memory: int = LEAST_SHARED_MEMORY,
+) -> None:
+    """With everything that a model may have, cut as a device with so much shared memory has it."""
     batch = make(Sizes(8, 2, head_size, 16), computed, counts, None, CPU, dtype)
     cache = AttentionCache(batch.kv)
-    run = TritonAttention.plan(batch.context, batch.tables, None, cache, 8, Workspace())
+    sizes = (4, head_size, dtype.itemsize)
+    tilings = decode_tiling(*sizes), chunk_tiling(*sizes, shared_memory)
+    run = TritonAttention.plan(batch.context, batch.tables, None, cache, 8, Workspace(), tilings)
     run(batch.query, batch.key_value, cache, 1.0, 30.0, torch.ones(8))
 
 
@@ -157,6 +166,10 @@ def main() -> None:
         sampling.threshold(torch.ones(2, 5000), torch.ones(2, dtype=torch.float64), by_weight)
     for kernel in compiled:
         assert kernel.metadata.shared <= LEAST_SHARED_MEMORY, (kernel.name, kernel.metadata)
+    for head_size in (128, 256, 512):
+        attention(head_size, torch.bfloat16, [9], [20], SHARED_MEMORY)
+    for kernel in compiled:
+        assert kernel.metadata.shared <= SHARED_MEMORY, (kernel.name, kernel.metadata)
     print("\n".join(sorted({kernel.name for kernel in compiled})))
 
 
