@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from hybrid.models.context import AttentionCache, BlockTables, ForwardContext, Ints, Snapshots
-from hybrid.models.ops.dispatch import TorchOps
+from hybrid.models.context import AttentionCache, BlockTables, DecodeContext, ForwardContext, Ints, Snapshots
+from hybrid.models.ops.dispatch import AttentionRun, TorchOps
 from hybrid.models.ops.triton.ops import TritonOps
 
 from .gpu_case import Case, Tensors, Work, written
@@ -59,14 +59,22 @@ FULL = (
 
 
 def cases(device: torch.device, dtype: torch.dtype, short: bool) -> list[Case]:
-    """Of all batches."""
+    """Of all batches; those that only decode also as a graph has them, cut on the device."""
+    batches = SHORT if short else FULL
+    both = [(batch, False) for batch in batches] + [(batch, True) for batch in batches if set(batch.counts) == {1}]
     return [
-        Case(f"attention: {batch.name}", batch.size, dtype, not short, partial(_work, batch, device, dtype))
-        for batch in (SHORT if short else FULL)
+        Case(
+            f"attention{' in a graph' if in_graph else ''}: {batch.name}",
+            batch.size,
+            dtype,
+            not short,
+            partial(_work, batch, device, dtype, in_graph),
+        )
+        for batch, in_graph in both
     ]
 
 
-def _work(batch: Batch, device: torch.device, dtype: torch.dtype) -> Work:
+def _work(batch: Batch, device: torch.device, dtype: torch.dtype, in_graph: bool) -> Work:
     heads, kv_heads, size = batch.heads
     context, tables = _context(batch, device)
     kv = _keys_and_values(batch, tables.table, device, dtype)
@@ -75,15 +83,21 @@ def _work(batch: Batch, device: torch.device, dtype: torch.dtype) -> Work:
     sinks = torch.randn(heads, device=device) if batch.sinks else None
     scale = size**-0.5
 
+    def planned(ops: TritonOps | TorchOps, cache: AttentionCache) -> AttentionRun:
+        if in_graph and isinstance(ops, TritonOps):
+            decodes = _on_device(context, tables, device)
+            assert decodes.full is not None
+            return ops.plan_decode_attention(decodes, decodes.full, batch.window, cache, heads)
+        return ops.plan_attention(context, tables, batch.window, cache, heads)
+
     def run(ops: TritonOps | TorchOps, dtype: torch.dtype) -> Tensors:
         cache = AttentionCache(kv.to(dtype, copy=True))
         whole = qkv.to(dtype)
         query, key_value = whole[:, :heads], whole[:, heads:].view(tokens, 2, kv_heads, size)
-        plan = ops.plan_attention(context, tables, batch.window, cache, heads)
-        return plan(query, key_value, cache, scale, batch.softcap, sinks), written(cache.kv)
+        return planned(ops, cache)(query, key_value, cache, scale, batch.softcap, sinks), written(cache.kv)
 
     timed = AttentionCache(kv)
-    plan = TritonOps().plan_attention(context, tables, batch.window, timed, heads)
+    plan = planned(TritonOps(), timed)
     query, key_value = qkv[:, :heads], qkv[:, heads:].view(tokens, 2, kv_heads, size)
     computed, counts = np.array(batch.computed), np.array(batch.counts)
     seen = context.positions.cpu().numpy() + 1
@@ -124,6 +138,21 @@ def _context(batch: Batch, device: torch.device) -> tuple[ForwardContext, BlockT
         caches=(),
     )
     return context, tables
+
+
+def _on_device(context: ForwardContext, tables: BlockTables, device: torch.device) -> DecodeContext:
+    """The same batch of decodes, rows in the order of the tables' lines; the last line is nobody's."""
+    rows = len(context.positions)
+    null = np.full((1, tables.table.shape[1]), tables.table.size)
+    return DecodeContext(
+        token_ids=context.token_ids,
+        positions=context.positions,
+        rows=torch.arange(rows, device=device),
+        full=torch.from_numpy(np.concatenate((tables.table, null))).int().to(device),
+        window=None,
+        state_slots=torch.zeros(rows + 1, dtype=torch.int64, device=device),
+        caches=(),
+    )
 
 
 def _keys_and_values(batch: Batch, table: Ints, device: torch.device, dtype: torch.dtype) -> torch.Tensor:

@@ -11,6 +11,7 @@ from hybrid.capacity.model_file import open_model
 from hybrid.capacity.step_time.calibrated import Calibrated, Conditions, fingerprint
 from hybrid.capacity.step_time.fitting import Measured, fit_execution, fit_overhead, residuals, variation
 from hybrid.capacity.step_time.layer_costs import LayerCosts
+from hybrid.encoders.checked import ImageTooLargeError
 from hybrid.encoders.inputs import EncoderInput, ImageProcessor
 from hybrid.engine_args import EngineArgs
 from hybrid.engine_setup import set_up
@@ -81,7 +82,10 @@ def pictures(processor: ImageProcessor | None, room: int) -> list[EncoderInput]:
         return found
     for seed in range(max(IMAGES)):
         pixels = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-        [image, *_] = processor(Image.fromarray(pixels)).inputs
+        try:
+            [image, *_] = processor(Image.fromarray(pixels)).inputs
+        except ImageTooLargeError:  # for the longest prompt
+            break
         if len(image.runs) == 1 and (seed + 1) * image.runs[0] <= room:
             found.append(image)
     return found
