@@ -8,7 +8,7 @@ import torch
 
 from hybrid.models.ops.triton.device import interpreted
 
-from .sanitizer import sanitized
+from .sanitized import sanitized
 
 
 @pytest.fixture(scope="session")

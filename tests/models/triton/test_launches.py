@@ -3,6 +3,7 @@ pools and the rows of activations, logits and tables are further apart than what
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from hybrid.models.ops.triton.recurrent import TritonRecurrent
 from hybrid.models.ops.triton.recurrent_tables import RecurrentTables
 from hybrid.models.ops.workspace import Workspace
 from tests.models.triton.batches import SLOTS, Sizes, make, recurrent_rows
-from tests.models.triton.sanitizer import Order, sanitized, untouched
+from tests.models.triton.sanitized import sanitized
+from tests.models.triton.sanitizer import untouched
+from tests.models.triton.test_compiled import kernels
 
 pytestmark = pytest.mark.skipif(not interpreted(), reason="memory that is not there is the host's")
 
@@ -92,9 +95,9 @@ def recurrent(
     place: Place,
     lens: list[int],
     state: tuple[int, ...],
-    *inputs: tuple[int, ...],
+    inputs: Sequence[tuple[int, ...]],
     call: Callable[..., torch.Tensor],
-    is_conv: bool = False,
+    is_conv: bool,
 ) -> list[torch.Tensor]:
     """call(run, cache, *inputs) over `lens` rows; inputs: shapes of what each token brings."""
     states, before = place.pool(random(SLOTS, *state))
@@ -107,43 +110,45 @@ def recurrent(
     return [call(run, cache, *tensors), states[before:]]
 
 
-RECURRENT: dict[str, tuple[Callable[..., torch.Tensor], bool, Sequence[tuple[int, ...]]]] = {
-    "conv": (lambda run, cache, x: run.conv(x, torch.ones(4, 37), None, cache), True, [(3, 37), (37,)]),
+RECURRENT: dict[str, tuple[Callable[..., torch.Tensor], bool, Sequence[tuple[int, ...]], int]] = {
+    "conv": (lambda run, cache, x: run.conv(x, torch.ones(4, 37), None, cache), True, [(3, 37), (37,)], 128),
     "scan": (
         lambda run, cache, x, dt, b, c: run.scan(x, dt.abs(), -torch.ones(4), b, c, cache),
         False,
         [(4, 10, 7), (4, 10), (4,), (2, 7), (2, 7)],
+        384,
     ),
     "selective scan": (
-        lambda run, cache, x, dt, b, c: run.selective_scan(x, dt.abs(), -torch.ones(5, 37), b, c, cache),
+        lambda run, cache, x, dt, b, c: run.selective_scan(x, dt.abs(), -torch.ones(2, 90), b, c, cache),
         False,
-        [(5, 37), (37,), (37,), (5,), (5,)],
+        [(2, 90), (90,), (90,), (2,), (2,)],
+        256,
     ),
-    "gated scan": (lambda run, cache, x, g: run.gated_scan(x, -g.abs(), cache), False, [(37,), (37,), (37,)]),
+    "gated scan": (lambda run, cache, x, g: run.gated_scan(x, -g.abs(), cache), False, [(37,), (37,), (37,)], 128),
     "delta rule": (
         lambda run, cache, q, k, v, g, beta: run.delta_rule(q, k / 9, v, -g.abs(), beta, cache),
         False,
         [(2, 5, 7), (1, 5), (1, 5), (2, 7), (2,), (2,)],
+        128,
     ),
 }
 
 
 def routed_experts(place: Place) -> list[torch.Tensor]:
-    """Two blocks of choices, whose experts are the last there are."""
+    """Three blocks of choices, whose experts are the last there are."""
     weight, before = place.pool(random(3, 2 * 24, 20))
     bias, _ = place.pool(random(3, 2 * 24))
     down, behind = place.pool(random(3, 20, 24))
-    x, order = place.rows(random(5, 20)), torch.tensor([4, 0, 2, 1, 3], dtype=torch.int32)
+    x, order = place.rows(random(40, 20)), torch.from_numpy(np.random.default_rng(0).permutation(40)).int()
     options = {"BLOCK": 16, "OUT": 16, "IN": 16, "PRODUCT": product_dtype(torch.float32)}
     sizes = {"SIZE": 20, "INNER": 24, "BIAS": False}
-    inner, given, out = torch.zeros(5, 24), torch.zeros(5, 20), torch.zeros(5, 20)
-    blocks = torch.tensor([[before + 1, 0, 2], [before + 2, 2, 3]], dtype=torch.int32)
+    inner, given, out = torch.zeros(40, 24), torch.zeros(40, 20), torch.zeros(40, 20)
+    blocks = torch.tensor([[before, 0, 9], [before + 1, 9, 16], [before + 2, 25, 15]], dtype=torch.int32)
     form = {"TOP_K": 1, "STEP": 1, "UP": 24, "KIND": "silu"}
-    experts.into_experts[(2, 2)](x, weight, bias, inner, order, blocks, x.stride(0), **sizes, **form, **options)
+    experts.into_experts[(2, 3)](x, weight, bias, inner, order, blocks, x.stride(0), **sizes, **form, **options)
     blocks[:, 0] += behind - before
-    shares = random(5)
-    experts.out_of_experts[(2, 2)](inner, down, down, shares, given, order, blocks, **sizes, **options)
-    experts.sum_choices[(5, 2)](given, out, TOP_K=1, SIZE=20, BLOCK=16)
+    experts.out_of_experts[(2, 3)](inner, down, down, random(40), given, order, blocks, **sizes, **options)
+    experts.sum_choices[(40, 2)](given, out, TOP_K=1, SIZE=20, BLOCK=16)
     return [inner, out]
 
 
@@ -204,36 +209,53 @@ def truncations(place: Place) -> list[torch.Tensor]:
     return [sampling.threshold(logits, wanted, False), sampling.threshold(logits, wanted / 2000, True)]
 
 
-CALLS: dict[str, Callable[[Place], list[torch.Tensor]]] = {
-    "attention of a batch": lambda place: attention(place, [90, 3, 40], [1, 1, 7]),
-    "attention of a decode step": lambda place: decode_step(place, None),
-    "attention of a decode step, window": lambda place: decode_step(place, 11),
+Call = Callable[[Place], list[torch.Tensor]]
+CALLS: dict[str, tuple[Call, int]] = {  # and the most that an int32 need hold in it
+    "attention of a batch": (lambda place: attention(place, [90, 3, 40], [1, 1, 7]), 640),
+    "attention of a decode step": (lambda place: decode_step(place, None), 640),
+    "attention of a decode step, window": (lambda place: decode_step(place, 11), 640),
     **{
-        f"{name}, {mix}": lambda place, name=name, lens=lens: recurrent(  # type: ignore[misc]
-            place, lens, *RECURRENT[name][2], call=RECURRENT[name][0], is_conv=RECURRENT[name][1]
+        f"{name}, {mix}": (
+            partial(recurrent, lens=lens, state=shapes[0], inputs=shapes[1:], call=call, is_conv=is_conv),
+            most,
         )
-        for name in RECURRENT
-        for mix, lens in (("decodes", [1, 1, 1]), ("short chunks", [1, 3, 16]), ("long chunks", [40, 3, 17]))
+        for name, (call, is_conv, shapes, most) in RECURRENT.items()
+        for mix, lens in (("decodes", [1] * 16), ("short chunks", [1, 3, 16]), ("long chunks", [3, 17, 70]))
     },
-    "experts": routed_experts,
-    "routing": routing,
-    "lora": lambda place: lora(place, False),
-    "lora, table": lambda place: lora(place, True),
-    "norms": norms,
-    "rotation": rotations,
-    "activation": lambda place: [activation.activate_and_multiply("silu", place.rows(random(5, 40)))],
-    "truncation": truncations,
+    "experts": (routed_experts, 64),
+    "routing": (routing, 64),
+    "lora": (lambda place: lora(place, False), 384),
+    "lora, table": (lambda place: lora(place, True), 64),
+    "norms": (norms, 64),
+    "rotation": (rotations, 64),
+    "activation": (lambda place: [activation.activate_and_multiply("silu", place.rows(random(5, 40)))], 64),
+    "truncation": (truncations, 2**31 - 1),
 }
 
 
+@pytest.fixture(scope="module")
+def expected() -> dict[str, list[torch.Tensor]]:
+    """Programs in order, rows side by side. Every kernel of ours is launched."""
+    with sanitized("ascending") as sanitizer:
+        results = {name: call(Place(False)) for name, (call, _) in CALLS.items()}
+    assert sanitizer.kernels == kernels()
+    return results
+
+
+def check(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for mine, wanted in zip(found, expected, strict=True):
+        assert wanted.numel()
+        torch.testing.assert_close(mine, wanted, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", CALLS)
-def test_the_same_bits(name: str) -> None:
-    results = []
-    variants: tuple[tuple[bool, Order], ...] = ((False, "ascending"), (False, "descending"), (True, "shuffled"))
-    for far, order in variants:
-        with sanitized(order):
-            results.append(CALLS[name](Place(far)))
-    assert all(tensor.numel() for tensor in results[0])
-    for result in results[1:]:
-        for expected, found in zip(results[0], result, strict=True):
-            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+def test_in_any_order_with_little_in_int32(name: str, expected: dict[str, list[torch.Tensor]]) -> None:
+    call, most = CALLS[name]
+    with sanitized("descending", most):
+        check(call(Place(False)), expected[name])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wherever_memory_lies(name: str, expected: dict[str, list[torch.Tensor]]) -> None:
+    with sanitized("shuffled"):
+        check(CALLS[name][0](Place(True)), expected[name])

@@ -13,7 +13,8 @@ import triton.language as tl
 
 from hybrid.models.ops.triton.device import interpreted
 
-from .sanitizer import KernelFault, Order, sanitized
+from .sanitized import sanitized
+from .sanitizer import KernelFault, Order
 
 pytestmark = pytest.mark.skipif(not interpreted(), reason="nothing is interpreted where there is a GPU")
 
