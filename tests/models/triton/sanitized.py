@@ -7,7 +7,6 @@ names, and puts back what it changes there. A pointer carries the number of its 
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +15,13 @@ import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
 from .sanitizer import TAG, KernelFault, Order, Sanitizer
+
+OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
 
 @contextmanager
@@ -30,8 +32,7 @@ def sanitized(order: Order = "shuffled", most: int = 2**31 - 1) -> Iterator[Sani
     """
     sanitizer, builder = Sanitizer(order), interpreter.interpreter_builder
     launch, patch_language = interpreter.GridExecutor.__call__, interpreter._patch_lang
-    convert, int_max = interpreter._implicit_cvt, tl.dtype.get_int_max_value
-    load, store = builder.create_masked_load, builder.create_masked_store
+    convert, load, store = interpreter._implicit_cvt, builder.create_masked_load, builder.create_masked_store
     rmw, cas = builder.create_atomic_rmw, builder.create_atomic_cas
 
     def call(executor: Any, *args: Any, **options: Any) -> None:
@@ -88,9 +89,16 @@ def sanitized(order: Order = "shuffled", most: int = 2**31 - 1) -> Iterator[Sani
         sanitizer.write(pointers.data, np.ones(1, dtype=np.bool_), atomic=True)
         return cas(plain(pointers), *rest)
 
-    def check(condition: Any, message: str) -> None:
-        if not condition:
-            sanitizer.fail(message)
+    def check(_: Any, left: Any, right: Any, operation: Any) -> None:
+        """Of operands of one type, before the interpreter's own sum, difference or product."""
+        kind = left.type.scalar
+        if kind.int_bitwidth < 64:
+            made = OPERATIONS[operation.__name__](left.handle.data.astype(np.int64), right.handle.data.astype(np.int64))
+            if (
+                made.max() > (most if kind == tl.int32 else kind.get_int_max_value())
+                or made.min() < kind.get_int_min_value()
+            ):
+                sanitizer.fail(f"has an {kind} that overflows: {operation.__name__}")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter.GridExecutor, "__call__", call)
@@ -100,9 +108,7 @@ def sanitized(order: Order = "shuffled", most: int = 2**31 - 1) -> Iterator[Sani
         patch.setattr(builder, "create_atomic_rmw", atomic_rmw)
         patch.setattr(builder, "create_atomic_cas", atomic_cas)
         patch.setattr(builder, "create_barrier", sanitizer.barrier)
-        patch.setattr(builder, "create_assert", check)
-        patch.setattr(builder, "options", replace(builder.options, debug=True))  # asserts that no int32 overflows
-        patch.setattr(tl.dtype, "get_int_max_value", lambda dtype: most if dtype == tl.int32 else int_max(dtype))
+        patch.setattr(TritonSemantic, "binary_op_sanitize_overflow_impl", check)
         was = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:

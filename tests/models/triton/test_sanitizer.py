@@ -140,7 +140,7 @@ LAUNCHES: dict[str, tuple[Callable[[], Any], str | None]] = {
     "threads with a barrier": (lambda: through_memory[(1,)](torch.zeros(8, dtype=INTS), BARRIER=True), None),
     "more than int32": (
         lambda: far[(1,)](torch.zeros(1), torch.zeros(1), 1 << 16, 1 << 15),
-        "int32 overflow detected for operation mul",
+        "has an int32 that overflows: mul",
     ),
     "more than int32, masked": (lambda: far_masked[(1,)](torch.zeros(1), torch.zeros(1), 1 << 16, 1 << 15), None),
     "atomics": (lambda: take_number[(3,)](torch.zeros(1, dtype=INTS), torch.zeros(3, dtype=INTS)), None),
