@@ -7,6 +7,7 @@ where the tensor that the pointer was made of has no element. Knows neither kern
 import bisect
 import mmap
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -30,7 +31,10 @@ class KernelFault(AssertionError):
 def untouched(size: int, dtype: type[np.generic]) -> NDArray[Any]:
     """Zeros [size] of which only what is touched takes memory, however many they are."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    return np.frombuffer(mmap.mmap(-1, max(1, size) * np.dtype(dtype).itemsize, flags=flags), dtype)[:size]
+    memory = mmap.mmap(-1, max(1, size) * np.dtype(dtype).itemsize, flags=flags)
+    with suppress(OSError):  # a kernel that has no huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype)[:size]
 
 
 class Shadow:
