@@ -22,7 +22,7 @@ from ..experts import GPT_OSS_LIMIT, GPT_OSS_SWISH, ExpertStacks
 from .activation import activated
 from .device import product_dtype
 
-TILES = (256, 4096)  # choices that a program of `route` looks at together
+TILES = (256, 4096)  # choices that a program of `route` looks at together, where there are no more, and else
 BLOCKS = (16, 128)  # choices of a block: the fewest that `tl.dot` takes, and the most
 WIDE = 128  # rows of weights that a program multiplies with
 STEP_BYTES = 128  # of a row, per step of a product
@@ -30,14 +30,14 @@ LIMIT = tl.constexpr(GPT_OSS_LIMIT)
 SWISH = tl.constexpr(GPT_OSS_SWISH)
 
 
-@triton.jit(do_not_specialize=["num_choices"])
+@triton.jit(do_not_specialize=["num_choices", "block_size"])
 def route(
     chosen,  # [num_choices] expert of each
     order,  # [num_choices] choices by expert
-    blocks,  # [num_choices / BLOCK + EXPERTS, 3] expert, first of its choices in `order`, number of choices
+    blocks,  # [num_choices / block_size + EXPERTS, 3] expert, first of its choices in `order`, number of choices
     num_choices,
+    block_size,
     EXPERTS: tl.constexpr,
-    BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Grid (EXPERTS): an expert's choices in order, and its blocks; there is room for all, and some are empty."""
@@ -58,12 +58,12 @@ def route(
         tl.store(order + place + so_far - 1, start + t, mask=found)
         place += tl.sum(found.to(tl.int32), 0)
     # experts before this one have at most as many blocks as their choices fill together, and one more each
-    begin = first // BLOCK + expert
-    for block in range(begin, (first + count) // BLOCK + expert + 1):
-        done = (block - begin) * BLOCK
+    begin = first // block_size + expert
+    for block in range(begin, (first + count) // block_size + expert + 1):
+        done = (block - begin) * block_size
         tl.store(blocks + block * 3, expert)
         tl.store(blocks + block * 3 + 1, first + done)
-        tl.store(blocks + block * 3 + 2, tl.maximum(0, tl.minimum(count - done, BLOCK)))
+        tl.store(blocks + block * 3 + 2, tl.maximum(0, tl.minimum(count - done, block_size)))
 
 
 @triton.jit
@@ -199,9 +199,9 @@ def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, stacks: Exp
         order,
         blocks,
         num_choices,
+        block,
         EXPERTS=num_experts,
-        BLOCK=block,
-        TILE=max(TILES[0], min(TILES[1], triton.next_power_of_2(num_choices))),
+        TILE=TILES[num_choices > TILES[0]],
         num_warps=8,
     )
     options: dict[str, Any] = {

@@ -28,13 +28,13 @@ WIDE = 128  # columns that a program of `lora_expand` makes
 
 
 @triton.jit
-def _rank_units(units, adapter, tile, MOST: tl.constexpr, UNIT: tl.constexpr, TILE: tl.constexpr):
+def _rank_units(units, adapter, tile, most, UNIT: tl.constexpr, TILE: tl.constexpr):
     """The unit [TILE] of each rank row of a tile, -1 where the adapter has none."""
     row = tile * TILE + tl.arange(0, TILE)
-    return tl.load(units + adapter * MOST + row // UNIT, mask=row // UNIT < MOST, other=-1)
+    return tl.load(units + adapter * most + row // UNIT, mask=row // UNIT < most, other=-1)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "steps"])
+@triton.jit(do_not_specialize=["num_tokens", "most", "steps"])
 def lora_shrink(
     x,  # [T, SIZE], contiguous but for the first axis
     a,  # [units, UNIT, SIZE]
@@ -42,12 +42,12 @@ def lora_shrink(
     low,  # [splits, num_tokens, tiles * TILE]
     blocks,  # [B, 3] adapter, first of its tokens, number of tokens
     tokens,  # [num_tokens] by adapter
-    units,  # [adapters, MOST]
+    units,  # [adapters, most]
     num_tokens,
+    most,
     x_stride,
     steps,  # of IN inputs, per split
     SIZE: tl.constexpr,
-    MOST: tl.constexpr,
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -56,9 +56,9 @@ def lora_shrink(
 ):
     """Grid (B, tiles, splits): low = x . a, of a split's inputs only."""
     adapter = tl.load(blocks + tl.program_id(0) * 3)
-    if tl.load(live + tl.load(units + adapter * MOST).to(tl.int64)) == 0:
+    if tl.load(live + tl.load(units + adapter * most).to(tl.int64)) == 0:
         return
-    unit = _rank_units(units, adapter, tl.program_id(1), MOST, UNIT, TILE)
+    unit = _rank_units(units, adapter, tl.program_id(1), most, UNIT, TILE)
     if tl.max(unit, 0) < 0:
         return
     first = tl.load(blocks + tl.program_id(0) * 3 + 1)
@@ -83,7 +83,7 @@ def lora_shrink(
     tl.store(low + place[:, None] + column[None, :], total, mask=(t < count)[:, None])
 
 
-@triton.jit(do_not_specialize=["num_tokens", "tiles", "splits"])
+@triton.jit(do_not_specialize=["num_tokens", "most", "tiles", "splits"])
 def lora_expand(
     low,  # [splits, num_tokens, tiles * TILE]; of a table: a [units, inputs, UNIT]
     ids,  # [T] what tokens look up in a table
@@ -92,15 +92,15 @@ def lora_expand(
     out,  # [T, *], contiguous but for the first axis
     blocks,  # [B, 3]
     tokens,  # [num_tokens]
-    units,  # [adapters, MOST]
+    units,  # [adapters, most]
     num_tokens,
+    most,
     tiles,
     splits,
     inputs,  # of a table
     offset,
     out_stride,
     SIZE: tl.constexpr,
-    MOST: tl.constexpr,
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -110,7 +110,7 @@ def lora_expand(
 ):
     """Grid (B, SIZE / WIDE): out += low . b in columns from `offset`; every token lies in one block."""
     adapter = tl.load(blocks + tl.program_id(0) * 3)
-    if tl.load(live + tl.load(units + adapter * MOST).to(tl.int64)) == 0:
+    if tl.load(live + tl.load(units + adapter * most).to(tl.int64)) == 0:
         return
     first = tl.load(blocks + tl.program_id(0) * 3 + 1)
     count = tl.load(blocks + tl.program_id(0) * 3 + 2)
@@ -120,7 +120,7 @@ def lora_expand(
     token = tl.load(tokens + first + t, mask=t < count, other=0).to(tl.int64)
     total = tl.zeros([BLOCK, WIDE], tl.float32)
     for tile in range(0, tiles):
-        unit = _rank_units(units, adapter, tile, MOST, UNIT, TILE)
+        unit = _rank_units(units, adapter, tile, most, UNIT, TILE)
         if tl.max(unit, 0) >= 0:
             held = (t < count)[:, None] & (unit >= 0)[None, :]
             if TABLE:
@@ -188,10 +188,10 @@ class TritonLora:
             self.tokens,
             self.units,
             self.num_tokens,
+            self.most,
             x.stride(0),
             steps_per_split,
             SIZE=site.inputs,
-            MOST=self.most,
             UNIT=LORA_RANK_UNIT,
             TILE=TILE,
             BLOCK=self.block_size,
@@ -224,13 +224,13 @@ class TritonLora:
             self.tokens,
             self.units,
             self.num_tokens,
+            self.most,
             self._tiles,
             splits,
             site.inputs,
             site.offset,
             out.stride(0),
             SIZE=site.outputs,
-            MOST=self.most,
             UNIT=LORA_RANK_UNIT,
             TILE=TILE,
             BLOCK=self.block_size,
