@@ -40,11 +40,9 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 @dataclass(frozen=True, slots=True)
 class Setup:
     """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`; pool_bytes: by the
-    pools' names. limits: what the pools can do for requests of max_model_len. new_engine: another one over the same
-    runner; the two do not run at the same time."""
+    pools' names. limits: what the pools can do for requests of max_model_len."""
 
     engine: Engine
-    new_engine: Callable[[], Engine]
     runner: ModelRunner
     processor: Processor
     sizes: PoolSizes
@@ -92,19 +90,16 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
     runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets, decode_graphs=graphs)
     executes = wrap(runner)
     grammars = _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids)
-
-    def new_engine() -> Engine:
-        return Engine(
-            Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching),
-            executes,
-            tokenizer,
-            eos_token_ids,
-            scheduler_config.max_plans_in_flight,
-            args.enable_prefix_caching,
-            adapters,
-            grammars,
-        )
-
+    engine = Engine(
+        Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching),
+        executes,
+        tokenizer,
+        eos_token_ids,
+        scheduler_config.max_plans_in_flight,
+        args.enable_prefix_caching,
+        adapters,
+        grammars,
+    )
     if args.num_threads is not None:
         torch.set_num_threads(args.num_threads)
     images = None
@@ -125,8 +120,7 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
         else f"{checkpoint} says nowhere how images are to be prepared (it has no preprocessor_config.json)",
     )
     return Setup(
-        engine=new_engine(),
-        new_engine=new_engine,
+        engine=engine,
         runner=runner,
         processor=processor,
         sizes=sizes,

@@ -62,6 +62,10 @@ class LoraSite:
         a, b = _in_units(a, len(units)), _in_units(b.t(), len(units))
         self.a[units] = (a.mT if self.table else a).to(self.a.dtype)
         self.b[units] = b.to(self.b.dtype)
+        self.fill(units)
+
+    def fill(self, units: torch.Tensor) -> None:
+        """Mutates: an adapter that holds these units [n] takes part here, with what they hold."""
         self._set_filled(units, True)
 
     def clear(self, units: torch.Tensor) -> None:

@@ -3,7 +3,8 @@
 Knows what plans say; not which adapters are wanted or evicted.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -59,6 +60,22 @@ class LoraCache:
         """Has what adapters need compiled. Changes nothing."""
         for site in self._sites:
             compile_kernel(site)
+
+    @contextmanager
+    def pretending(self, lora_id: int) -> Iterator[None]:
+        """Inside, an adapter of this number is there that takes part at every site and changes nothing. To be called
+        while none is loaded."""
+        assert not self._units, "adapters are loaded"
+        unit = torch.zeros(1, dtype=torch.int64, device=self._device)
+        for site in self._sites:
+            site.fill(unit)
+        self._units[lora_id] = unit.numpy(force=True)
+        try:
+            yield
+        finally:
+            del self._units[lora_id]
+            for site in self._sites:
+                site.clear(unit)
 
     def __len__(self) -> int:
         """Adapters that are there."""
