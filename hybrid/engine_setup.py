@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hybrid.capacity.sizing.limits import Limits, limits
+from hybrid.capacity.sizing.working_memory import WorkingMemory, working_memory
 from hybrid.encoders.families import image_processor
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
@@ -72,13 +73,24 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
         loaded.decoder.bidirectional_images,
         spec.encoder.min_tokens_per_image if spec.encoder is not None else None,
     )
-    unit_bytes = model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules)
+    dtype_name = str(loaded.decoder.dtype).removeprefix("torch.")
+    unit_bytes = model.lora_bytes_per_unit(dtype_name, args.lora_target_modules)
+    working = working_memory(
+        model,
+        dtype_name,
+        scheduler_config,
+        max_num_seqs=args.num_seqs,
+        max_model_len=args.max_model_len or loaded.decoder.max_positions,
+        block_size=args.block_size,
+        max_lora_rank=args.max_lora_rank if args.uses_lora else 0,
+        graphs=not args.enforce_eager,
+    )
     sizes = pool_sizes(
         args,
         scheduler_config,
         spec,
         loaded.decoder.max_positions,
-        _memory(args, device),
+        _memory(args, device, working),
         _room(device),
         unit_bytes,
         None if device.type == "cpu" else machine_memory(),
@@ -169,8 +181,9 @@ def _room(device: torch.device) -> int:
     return machine_memory()
 
 
-def _memory(args: EngineArgs, device: torch.device) -> int:
-    """Bytes for the pools. Raises ValueError for more than a machine has: the system would kill us when it is used."""
+def _memory(args: EngineArgs, device: torch.device, working: WorkingMemory) -> int:
+    """Bytes for the pools; on a GPU what steps leave. Raises ValueError for more than a machine has, as the system
+    would kill us when it is used, and for a GPU on which steps leave nothing."""
     if args.memory is not None:
         size = parse_memory(args.memory)
         if device.type == "cpu" and size > machine_memory():
@@ -178,7 +191,14 @@ def _memory(args: EngineArgs, device: torch.device) -> int:
         return size
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        return gpu_pool_memory(usable_gpu_memory(free, total, args.gpu_memory_utilization))
+        usable = usable_gpu_memory(free, total, args.gpu_memory_utilization)
+        logger.info("of %d bytes beside the weights, steps need %s", usable, working)
+        if (pools := gpu_pool_memory(usable, working.total)) == 0:
+            raise ValueError(
+                f"steps of {args.max_num_batched_tokens} tokens and {args.num_seqs} requests need {working}; beside the "
+                f"weights {usable:,} bytes are usable; lower max_num_batched_tokens or max_num_seqs"
+            )
+        return pools
     return default_cpu_memory()
 
 
