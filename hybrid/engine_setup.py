@@ -188,6 +188,8 @@ def _memory(args: EngineArgs, device: torch.device, working: WorkingMemory) -> i
         size = parse_memory(args.memory)
         if device.type == "cpu" and size > machine_memory():
             raise ValueError(f"memory of {args.memory!r} is more than the {machine_memory():,} bytes of this machine")
+        if device.type == "cuda" and size + working.total > (free := torch.cuda.mem_get_info(device)[0]):
+            logger.warning("the pools get %d of %d free bytes, and steps need %s more", size, free, working)
         return size
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -195,8 +197,8 @@ def _memory(args: EngineArgs, device: torch.device, working: WorkingMemory) -> i
         logger.info("of %d bytes beside the weights, steps need %s", usable, working)
         if (pools := gpu_pool_memory(usable, working.total)) == 0:
             raise ValueError(
-                f"steps of {args.max_num_batched_tokens} tokens and {args.num_seqs} requests need {working}; beside the "
-                f"weights {usable:,} bytes are usable; lower max_num_batched_tokens or max_num_seqs"
+                f"steps of {args.max_num_batched_tokens} tokens and {args.num_seqs} requests need {working}, and "
+                f"{usable:,} bytes are usable beside the weights; lower max_num_batched_tokens or max_num_seqs"
             )
         return pools
     return default_cpu_memory()

@@ -100,7 +100,7 @@ def plan(question: Question) -> Plan:
         parameters=num_parameters(question.model),
         weights_bytes=question.weights_bytes(),
         activations_bytes=activation_bytes(question.share(), split.batched, sizes.num_rows, question.computed_dtype),
-        working=question.working(sizes.num_rows),
+        working=question.working(split.counted(sizes.num_rows)),
         memory_bytes=memory,
         args=args,
         chunk_bytes=blocks_for(split.batched, block) * block * spec.window_bytes_per_token,

@@ -23,7 +23,7 @@ from .mix import Mix
 MIN_CHUNK_SHARE = 4  # the window pool keeps room for at least a quarter of the token budget; chunks shrink to it
 DEVIATIONS = (0.0, 0.5, 1.0, 2.0)  # of what the windows of requests of many lengths take: as much more is tried
 MOST_MIXED = 2**13  # requests of many lengths at once
-COUNTED = 32  # requests: so many more at a time are what steps hold counted for
+COUNTED = 32  # requests: from there on, what steps hold is counted for so many more at a time
 HOST_ROOM = 2**62  # tables of rows are checked when the engine starts, on the machine where it does
 
 
@@ -70,9 +70,13 @@ class Split:
         """Of one device, with this question's adapters."""
         return pool_bytes(sizes, self.spec, self.lora_bytes_per_unit)
 
+    def counted(self, num_seqs: int) -> int:
+        """For how many requests, so many or a few more, what steps hold is counted."""
+        return num_seqs if num_seqs <= COUNTED else -(-num_seqs // COUNTED) * COUNTED
+
     def budget(self, num_seqs: int) -> int:
-        """Bytes for the pools beside steps of so many requests, or of a few more. Raises NothingFitsError."""
-        counted = num_seqs if num_seqs <= COUNTED else -(-num_seqs // COUNTED) * COUNTED
+        """Bytes for the pools beside steps of so many requests. Raises NothingFitsError."""
+        counted = self.counted(num_seqs)
         if counted not in self._budgets:
             self._budgets[counted] = self._question.budget(counted)
         return self._budgets[counted]

@@ -55,6 +55,7 @@ BATCHES: dict[str, Sequence[int]] = {
     "many short chunks": (*[2] * 63, 900),
     "decodes": [1] * 128,
 }
+FIRST = 8  # layers, among which are some of every kind
 MAX_BLOCKS = 512  # of a row
 GRIFFIN = {
     "model_type": "recurrent_gemma", "vocab_size": 97, "hidden_size": 640, "intermediate_size": 1920,
@@ -73,9 +74,8 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def read(name: str) -> Any:
     config: dict[str, Any] = dict(GRIFFIN) if name == "griffin" else json.loads((CONFIGS / f"{name}.json").read_text())
     config.pop("quantization_config", None)
-    if name.startswith("Qwen3-Next"):  # 48 layers of 512 experts each take long to build
-        config |= {"num_hidden_layers": 4, "layer_types": config["layer_types"][:4]}
-    return replace(read_model(config), vision=None)
+    model = read_model(config)
+    return replace(model, vision=None, decoder=replace(model.decoder, layers=model.decoder.layers[:FIRST]))
 
 
 def built(model: Any, dtype: torch.dtype) -> Decoder:
@@ -174,6 +174,7 @@ def test_images(count: int) -> None:
 
 def test_images_of_a_published_tower() -> None:
     config = json.loads((CONFIGS / "gemma-3-4b-it.json").read_text())
+    config["vision_config"]["num_hidden_layers"] = 2
     model = read_model(config)
     assert model.vision is not None
     shapes = model.vision.tensors
@@ -192,7 +193,6 @@ def test_split_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybrid.models.ops.triton.attention.num_programs", lambda device: PROGRAMS)
     model = read(name)
     decoder = built(model, torch.bfloat16)
-    found = []
     for computed, counts in (([7000] * 200, [1] * 200), ([7000], [900]), ([7000, 6000, 3000], [700, 80, 40])):
         with META:
             caches = caches_for(decoder, len(counts))
@@ -201,12 +201,11 @@ def test_split_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         context = replace(context, token_ids=context.token_ids.to(META), positions=context.positions.to(META))
         with torch.inference_mode(), launches():
             decoder.forward(context)
-        ops: Any = decoder._ops
-        found.append(sum(buffer.nbytes for buffer in ops._workspace._buffers.values()))
-    counted = working_memory(
-        model, "bfloat16", SchedulerConfig(), max_num_seqs=256, max_model_len=8000, block_size=4
-    ).scratch
-    assert found[0] > 0 and found[-1] < counted < 4 * found[-1], (found, counted)
+    ops: Any = decoder._ops
+    most = sum(buffer.nbytes for buffer in ops._workspace._buffers.values())
+    config = SchedulerConfig()
+    counted = working_memory(model, "bfloat16", config, max_num_seqs=256, max_model_len=8000, block_size=4)
+    assert most < counted.scratch < 6 * most  # tiles are smaller where shared memory is, as it is here
 
 
 def test_numbers_of_the_kernels() -> None:
