@@ -65,7 +65,7 @@ def plan(question: Question) -> Plan:
     wanted = split.best(split.concurrency()) if mix is None else split.best_for(mix)
     if wanted is None:
         working = question.working(1)
-        beside = "" if working is None else f" beside steps, which need {working}"
+        beside = "" if working is None else f" beside the {working.total:,} that steps need"
         raise NothingFitsError(
             f"no request of {question.total_tokens} tokens fits into {split.budget(1):,} bytes{beside}; "
             f"{split.bytes(1).total:,} would hold one"
