@@ -42,22 +42,20 @@ def all_shapes(sizes: PoolSizes, kinds: Kinds, max_num_batched_tokens: int, lora
     def wanted() -> Iterator[Shape]:
         most_tokens = _most(lambda tokens: fit(chunks(tokens)), max_num_batched_tokens)
         most_rows = _most(lambda rows: fit(decodes(rows)), sizes.num_rows)
+        few_and_many = [chunks(most_tokens), chunks(min(2, most_tokens)), decodes(most_rows), decodes(1)]
+        others = [chunks(2**power) for power in range(1, most_tokens.bit_length())]
         # 1. the largest first: memory that does not suffice shows at once
-        yield chunks(most_tokens)
-        yield decodes(most_rows)
-        yield decodes(1)
-        for power in range(1, most_tokens.bit_length()):
-            yield chunks(2**power)
+        yield from few_and_many
+        yield from others
         # 2. cut contexts
         tail = min(TAIL, longest)
         yield Shape("long", (Row(longest - 1),))
         yield Shape("long", (Row(longest - tail, tail),))
         # 3. snapshots and adapters
-        few_and_many = [chunks(min(2, most_tokens)), chunks(most_tokens), decodes(1), decodes(most_rows)]
         for shape in few_and_many:
             yield Shape("snapshots", shape.rows, snapshots=1)
-            if lora_id:
-                yield Shape("adapters", shape.rows, lora_id=lora_id)
+        for shape in (*few_and_many, *others) if lora_id else ():
+            yield Shape("adapters", shape.rows, lora_id=lora_id)
 
     return [shape for shape in dict.fromkeys(wanted()) if (kinds.state or not shape.snapshots) and fit(shape)]
 

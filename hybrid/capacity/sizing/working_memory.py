@@ -80,12 +80,12 @@ def working_memory(
     tokens, rows, itemsize = config.max_num_batched_tokens, max_num_seqs, dtype_bytes(dtype)
     hidden = tokens * model.decoder.hidden_size * itemsize
     layers = layer_bytes(model, tokens, min(rows, tokens), itemsize)
-    layers += tokens * -(-max_lora_rank // 16) * 16 * FLOAT
+    layers += tokens * _choices(model) * -(-max_lora_rank // 16) * 16 * FLOAT
     captured = min(rows, MOST_GRAPH_ROWS) if graphs else 0
     in_graphs = 0
     if captured:
         # they share the memory of the largest, but for what each gives; sizes are every 8th at least
-        sizes = 4 + captured // 8
+        sizes = (4 + captured // 8) * (2 if max_lora_rank else 1)  # again for rows with adapters
         given = sizes * captured * model.decoder.hidden_size * FLOAT
         in_graphs = layer_bytes(model, captured, 0, itemsize) + given + sizes * GRAPH_BYTES
         splits = LEAST_SPLITS * captured
@@ -185,6 +185,11 @@ def encoder_bytes(model: Model, tokens: int, itemsize: int) -> int:
     widest = max(shape[0] for shape in matrices if shape[0] != places)
     patch = (VISION_ROWS * hidden + 2 * widest) * itemsize + pixels * (itemsize + FLOAT)
     return count * patch + 2 * tokens * (1 + model.decoder.deepstack) * model.decoder.hidden_size * FLOAT
+
+
+def _choices(model: Model) -> int:
+    """Most experts of a token; 1 where there are none."""
+    return max((part.top_k for part in model.decoder.plain_parts() if isinstance(part, MoE)), default=1)
 
 
 def _attention(model: Model, places: Callable[[int, int], int]) -> int:

@@ -59,6 +59,7 @@ class Sources:
     """Adapters by number: rank 8 for the first and 24 for others, at every target."""
 
     targets: Mapping[str, tuple[int, ...]]
+    max_lora_rank: int = 24
 
     def weights(self, lora_id: int) -> AdapterWeights:
         rank = rank_of(lora_id)
