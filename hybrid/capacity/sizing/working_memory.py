@@ -15,7 +15,7 @@ from hybrid.models.blueprint.model import Model
 from hybrid.models.blueprint.parts import MLP, Attention
 from hybrid.models.blueprint.per_layer import PerLayerInput
 from hybrid.models.blueprint.recurrent import RGLRU, GatedDeltaNet, Mamba1, Mamba2, ShortConv
-from hybrid.models.blueprint.zamba2 import SharedHybrid
+from hybrid.models.blueprint.zamba2 import SharedBlock, SharedHybrid
 from hybrid.pools.sizing import blocks_for
 from hybrid.pools.specs import dtype_bytes
 from hybrid.scheduler.config import SchedulerConfig
@@ -206,9 +206,6 @@ def _split_chunks(model: Model) -> int:
 
 def _attentions(model: Model) -> list[tuple[int, int, int]]:
     """Heads, key-value heads and their size, of all attentions."""
-    found = []
-    for part in model.decoder.plain_parts():
-        one = part.block if isinstance(part, SharedHybrid) else part
-        if isinstance(part, Attention | SharedHybrid):
-            found.append((one.num_heads, one.num_kv_heads, one.head_dim))  # type: ignore[union-attr]
-    return found
+    parts = (part.block if isinstance(part, SharedHybrid) else part for part in model.decoder.plain_parts())
+    attentions = (part for part in parts if isinstance(part, Attention | SharedBlock))
+    return [(part.num_heads, part.num_kv_heads, part.head_dim) for part in attentions]
