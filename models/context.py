@@ -148,7 +148,8 @@ class DecodeContext:
 
     Tables have a line per request row; the last is nobody's: its blocks are the null block and its slot is -1. A batch
     row of nobody's, at position 0, is padding: it sees zeros, starts from zeros, and what it computes goes nowhere.
-    There are no snapshots, drafts, images or adapters.
+    There are no snapshots, drafts, images or adapters. Where ropes know three positions per token, these are
+    `image_positions`, all three the same: images lie behind the token.
     """
 
     token_ids: torch.Tensor  # [D] int64
@@ -158,9 +159,9 @@ class DecodeContext:
     window: torch.Tensor | None  # [num_rows + 1, blocks] int32
     state_slots: torch.Tensor  # [num_rows + 1] int64
     caches: tuple[LayerCache, ...]
+    image_positions: torch.Tensor | None = None  # [D] int64
     images: ClassVar[None] = None
     lora: ClassVar[None] = None
-    image_positions: ClassVar[None] = None
 
     @property
     def nobody(self) -> int:

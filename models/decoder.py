@@ -78,7 +78,7 @@ class Decoder:
     """`forward` reads and writes the caches that its context brings: one per entry of `spec`, in layer order.
 
     The dtype of weights, keys and values is that of `weights`; scans, norms and logits are float32.
-    can_capture: a CUDA graph may hold `forward` of a DecodeContext.
+    can_capture: a CUDA graph may hold `forward` of a DecodeContext. uses_mrope: ropes know three positions per token.
     """
 
     def __init__(self, model: Model, weights: Weights) -> None:
@@ -122,6 +122,10 @@ class Decoder:
         self._layers = tuple(layers)
         self.lora_sites = weights.sites
         self.can_capture = self._ops.captures
+        self.uses_mrope = any(
+            isinstance(part, parts.Attention) and part.rope is not None and part.rope.axes is not None
+            for part in design.plain_parts()
+        )
 
     @property
     def max_positions(self) -> int:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from hybrid.models.context import DecodeContext
 from hybrid.models.ops.transfer import staged
 from hybrid.pools.sizing import PoolSizes
-from hybrid.scheduler.plan import StepPlan
+from hybrid.scheduler.plan import Ints, StepPlan
 
 from .caches import Caches
 from .device_tables import DeviceTables
@@ -32,21 +32,28 @@ def batch_sizes(max_num_seqs: int) -> tuple[int, ...]:
 
 
 def decodes_only(plan: StepPlan, mirror: RowMirror) -> bool:
-    """Whether a graph can serve the plan: every row runs one token, and none takes a snapshot, part of an image, an
-    adapter, or positions that images have shifted. (A row with drafts runs several tokens.)"""
+    """Whether a graph can serve the plan: every row runs one token, none takes an adapter, and none stands in front of
+    the end of its images. (A row with drafts runs several tokens.)"""
     return (
         len(plan.rows) > 0
         and bool((plan.num_scheduled_tokens == 1).all())
-        and not plan.snapshots
         and not plan.image_spans
         and not mirror.lora_id[plan.rows].any()
-        and not mirror.images_end[plan.rows].any()
+        and not (plan.num_computed_tokens < mirror.images_end[plan.rows]).any()
     )
+
+
+def _snapshots(plan: StepPlan, mirror: RowMirror) -> Ints:
+    """Of rows that run one token: from which slot to which, once it has run."""
+    pairs = np.zeros((len(plan.snapshots), 2), dtype=np.int64)
+    for i, snapshot in enumerate(plan.snapshots):
+        pairs[i] = mirror.state_slot[snapshot.row], snapshot.slot
+    return pairs
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    inputs: torch.Tensor  # [3, D] int64: token ids, positions, rows
+    inputs: torch.Tensor  # [3, D] int64: token ids, positions, rows; with mrope [4, D]: where its ropes have the tokens
     replay: Callable[[], torch.Tensor]  # hidden states [D, hidden_size] of what the inputs hold, void at the next call
 
 
@@ -61,13 +68,18 @@ class DecodeGraphs:
         sizes: PoolSizes,
         device: torch.device,
         capture: bool,
+        mrope: bool,
     ) -> None:
-        """Captures all sizes; with `capture` false, nothing. Raises RuntimeError where CUDA cannot capture."""
+        """Captures all sizes; with `capture` false, nothing. mrope: ropes know three positions per token.
+
+        Raises RuntimeError where CUDA cannot capture.
+        """
         self.tables = DeviceTables(mirror, caches, sizes, device)
         self.num_steps = 0  # served since the start
         self._forward = forward
         self._caches = caches
         self._device = device
+        self._mrope = mrope
         self._sizes = batch_sizes(sizes.num_rows)
         self._stream = torch.cuda.Stream(device) if capture else None
         self._pool = torch.cuda.graph_pool_handle() if capture else None
@@ -90,16 +102,19 @@ class DecodeGraphs:
         graph = self._graphs[self._sizes[np.searchsorted(self._sizes, len(rows))]]
         inputs = np.zeros(graph.inputs.shape, dtype=np.int64)
         inputs[2] = self.tables.nobody
-        inputs[:, : len(rows)] = mirror.token_ids[rows, positions], positions, rows
+        inputs[:3, : len(rows)] = mirror.token_ids[rows, positions], positions, rows
+        inputs[3:, : len(rows)] = positions + mirror.image_shift[rows]
         graph.inputs.copy_(staged(inputs, self._device), non_blocking=True)
         self.num_steps += 1
-        return graph.replay()[: len(rows)]
+        hidden = graph.replay()[: len(rows)]
+        self._caches.copy_states(_snapshots(plan, mirror))
+        return hidden
 
     def _graph(self, size: int) -> _Graph:
         """For batches of this size, all of whose rows are nobody's for now."""
-        inputs = torch.zeros((3, size), dtype=torch.int64, device=self._device)
+        inputs = torch.zeros((3 + self._mrope, size), dtype=torch.int64, device=self._device)
         inputs[2] = self.tables.nobody
-        token_ids, positions, rows = inputs
+        token_ids, positions, rows, *turned = inputs
         context = DecodeContext(
             token_ids=token_ids,
             positions=positions,
@@ -108,6 +123,7 @@ class DecodeGraphs:
             window=self.tables.window,
             state_slots=self.tables.state_slots,
             caches=self._caches.layers,
+            image_positions=turned[0] if turned else None,
         )
         if self._stream is None:
             return _Graph(inputs, partial(self._forward, context))

@@ -46,6 +46,7 @@ class Decoder(Protocol):
     image_token_id: int | None  # in whose place embeddings go
     bidirectional_images: bool  # tokens of an image see its later ones
     can_capture: bool  # a CUDA graph may hold `forward` of a DecodeContext
+    uses_mrope: bool  # ropes know three positions per token
 
     @property
     def max_positions(self) -> int: ...
@@ -211,7 +212,15 @@ class ModelRunner:
         if not (capture if wanted is None else wanted):
             return None
         try:
-            return DecodeGraphs(self._model.forward, self.caches, self.mirror, self.sizes, self.device, capture)
+            return DecodeGraphs(
+                self._model.forward,
+                self.caches,
+                self.mirror,
+                self.sizes,
+                self.device,
+                capture,
+                self._model.uses_mrope,
+            )
         except RuntimeError as error:
             logger.warning("CUDA graphs cannot be captured, steps run without them: %s", error)
             return None
