@@ -27,6 +27,7 @@ from .layers.rglru import RGLRU
 from .layers.short_conv import ShortConv
 from .layers.step import Step
 from .layers.zamba2 import SharedBlock, SharedHybrid
+from .ops.decode_lora import Lora
 from .ops.dispatch import select_ops
 from .ops.lora import LoraBatch
 from .ops.packages.shapes import RecurrentShapes
@@ -169,7 +170,7 @@ class Decoder:
             logits = torch.tanh(logits / self._design.logits_softcap) * self._design.logits_softcap
         return logits
 
-    def _embed(self, token_ids: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
+    def _embed(self, token_ids: torch.Tensor, lora: Lora | None) -> torch.Tensor:
         x = self._embedding.index_select(0, token_ids)
         if lora is not None:
             lora.add_rows(self._table_site, token_ids, x)

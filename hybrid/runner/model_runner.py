@@ -117,7 +117,8 @@ class ModelRunner:
         self._encoder_lora = EncoderLora({} if encoder is None else encoder.projections, lora_targets)
         if adapters is not None:
             sites = (*model.lora_sites, *self._encoder_lora.sites)
-            self.lora = LoraCache(sites, lora_targets, sizes.lora_units, model.dtype, self.device)
+            rank = adapters.max_lora_rank
+            self.lora = LoraCache(sites, lora_targets, sizes.lora_units, model.dtype, self.device, rank)
         self.mirror = RowMirror(sizes)
         self._requests: dict[str, _Request] = {}
         self.graphs = self._capture(decode_graphs)
@@ -180,7 +181,9 @@ class ModelRunner:
         lora: LoraBatch | None = None
         drafted: Drafted | None = None
         if self.graphs is not None and self.graphs.serves(plan, mirror):
-            hidden = self.graphs.run(plan, mirror)
+            if self.lora is not None:
+                lora = self.lora.batch(mirror.lora_id[plan.rows], plan.num_scheduled_tokens)
+            hidden = self.graphs.run(plan, mirror, lora)
             wanted = WantedLogits.of(plan, np.arange(len(plan.rows)))
         else:
             batch = build_batch(
@@ -220,6 +223,7 @@ class ModelRunner:
                 self.device,
                 capture,
                 self._model.uses_mrope,
+                self.lora,
             )
         except RuntimeError as error:
             logger.warning("CUDA graphs cannot be captured, steps run without them: %s", error)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..blueprint import experts
+from ..ops.decode_lora import Lora
 from ..ops.experts import ExpertActivation, ExpertStacks, activate_inner, groups_on, one_by_one, run
-from ..ops.lora import LoraBatch
 from ..weights import Weights
 from .linear import Linear
 
@@ -38,9 +38,7 @@ class Experts:
         self._linears = tuple(linears)
         self._sites = sites[0]  # an adapter changes all experts, or none
 
-    def __call__(
-        self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, lora: LoraBatch | None
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, lora: Lora | None) -> torch.Tensor:
         """lora: of the tokens; None: no adapter changes any of them."""
         if lora is not None and not any(lora.concerns(site) for site in self._sites):
             lora = None

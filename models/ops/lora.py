@@ -42,7 +42,7 @@ class LoraBatch:
         if not self.concerns(site):
             return
         if choose(out.device) == "triton":
-            self._plan(out.device).add(site, x, out)
+            self.kernels(out.device).add(site, x, out)
             return
         if x.dtype != site.a.dtype:
             x = x.to(site.a.dtype)
@@ -62,7 +62,7 @@ class LoraBatch:
         if not self.concerns(site):
             return
         if choose(out.device) == "triton":
-            self._plan(out.device).add_rows(site, token_ids, out)
+            self.kernels(out.device).add_rows(site, token_ids, out)
             return
         for tokens, units in self._groups(out.device):
             if site.filled[units[0]]:
@@ -81,7 +81,7 @@ class LoraBatch:
         return np.unique(self.units[self.units >= 0])
 
     @cached_property
-    def _adapters(self) -> list[tuple[Ints, Ints]]:
+    def groups(self) -> list[tuple[Ints, Ints]]:
         """Per adapter: its tokens, and its units."""
         adapters, owner = np.unique(self.units, axis=0, return_inverse=True)
         owner = owner.reshape(-1)
@@ -91,15 +91,15 @@ class LoraBatch:
     def _groups(self, device: torch.device) -> list[tuple[torch.Tensor, Ints]]:
         """Per adapter: its tokens, on the device, and its units. Made once."""
         if self._made is None:
-            self._made = [(torch.from_numpy(tokens).to(device), units) for tokens, units in self._adapters]
+            self._made = [(torch.from_numpy(tokens).to(device), units) for tokens, units in self.groups]
         return self._made
 
-    def _plan(self, device: torch.device) -> TritonLora:
+    def kernels(self, device: torch.device) -> TritonLora:
         """Made once."""
         if self._planned is None:
             from .triton.lora import TritonLora
 
-            self._planned = TritonLora.plan(self._adapters, device)
+            self._planned = TritonLora.plan(self.groups, len(self.units), device)
         return self._planned
 
 

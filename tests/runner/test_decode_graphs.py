@@ -3,7 +3,7 @@
 Without a GPU nothing is captured: the same function runs over the same buffers and tables.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import ImageSpan, StepPlan
 from tests.models.families.oracle import Oracle, all_cases
-from tests.runner.plans import PlanDriver, random_reference, runner_sizes, small_config
+from tests.runner.plans import PlanDriver, RandomAdapters, random_reference, runner_sizes, small_config
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NAN = float("nan")
@@ -55,6 +55,11 @@ def poisoned_model(mixers: str) -> Watched:
     model = Watched(read_model(reference.config.to_dict()), Weights(reference.state_dict(), torch.float32, DEVICE))
     model.outputs = {}
     return model
+
+
+def small_targets(mixers: str) -> dict[str, tuple[int, ...]]:
+    """What adapters may change in `poisoned_model`."""
+    return read_model(small_config(mixers, tie_word_embeddings=False).to_dict()).lora_targets()
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
@@ -95,21 +100,47 @@ def tensors(runner: ModelRunner) -> list[torch.Tensor]:
     return found
 
 
-def check_padded_steps(mixers: str, count: int, steps: int, growth: int = 7) -> None:
+RANKS = {1: 5, 2: 20, 3: 0, 4: 8}  # of adapters
+UNITS = {1: [7], 2: [2, 9, 4], 3: [5], 4: [0]}  # where they lie, in a pool of 12
+
+
+def adapted_driver(model: Decoder, targets: Mapping[str, tuple[int, ...]], decode_graphs: bool) -> PlanDriver:
+    """With adapters in some of the pool's rank units; NaN in the others, and in those of one that changes nothing."""
+    adapters, sizes = RandomAdapters(targets, RANKS), runner_sizes(lora_units=12, max_model_len=48)
+    driver = PlanDriver(
+        model, sizes, device=DEVICE, decode_graphs=decode_graphs, adapters=adapters, lora_targets=targets
+    )
+    for lora_id, units in UNITS.items():
+        driver.load(lora_id, units)
+    return driver
+
+
+def lora_pool(runner: ModelRunner) -> list[torch.Tensor]:
+    """All rank units of all sites."""
+    sites = runner.lora.sites if runner.lora is not None else ()
+    return [tensor for site in sites for tensor in (site.a, site.b)]
+
+
+def check_padded_steps(mixers: str, count: int, steps: int, growth: int = 7, adapted: bool = False) -> None:
     """`count` rows decode, with and without padding; poison is everywhere but where the rows wrote. growth: of the
-    prompts, from row to row."""
+    prompts, from row to row. adapted: the second row has no adapter, the others have."""
     model = poisoned_model(mixers)
-    alone, padded = (PlanDriver(model, runner_sizes(), device=DEVICE, decode_graphs=graphs) for graphs in (False, True))
+    if adapted:
+        targets = small_targets(mixers)
+        alone, padded = (adapted_driver(model, targets, graphs) for graphs in (False, True))
+    else:
+        alone, padded = (PlanDriver(model, runner_sizes(), device=DEVICE, decode_graphs=g) for g in (False, True))
     names = [f"r{i}" for i in range(count)]
     for driver in (alone, padded):
         for i, name in enumerate(names):
-            driver.add(name, prompt_of(1 + growth * i, i), GREEDY)
+            driver.add(name, prompt_of(1 + growth * i, i), GREEDY, lora_id=(2, 0, 1, 2, 3, 4)[i % 6] if adapted else 0)
         driver.step({name: 1 + growth * i for i, name in enumerate(names) if i})
     graphs = padded.runner.graphs
     assert graphs is not None
     for step in range(steps):
         plans = [driver.plan(dict.fromkeys(names, 1)) for driver in (alone, padded)]
         before = [tensor.clone() for tensor in tensors(padded.runner)]
+        pool = [tensor.clone() for tensor in lora_pool(padded.runner)]
         outputs = [driver.runner.execute(plan) for driver, plan in zip((alone, padded), plans)]
         assert graphs.num_steps == step + 1
         # 1. the rows say and keep the same
@@ -121,6 +152,7 @@ def check_padded_steps(mixers: str, count: int, steps: int, growth: int = 7) -> 
             torch.testing.assert_close(ours[mask], theirs[mask], rtol=1e-5, atol=1e-5)
             # 2. nothing else has changed by a bit
             assert torch.equal(bits(ours)[~mask], bits(old)[~mask])
+        assert all(torch.equal(bits(now), bits(old)) for now, old in zip(lora_pool(padded.runner), pool, strict=True))
         # 3. padding was poison
         size = next(size for size in batch_sizes(12) if size >= count)
         assert torch.isfinite(model.outputs[size][:count]).all()
@@ -134,9 +166,16 @@ def test_padding_is_inert(mixers: str, count: int) -> None:
     check_padded_steps(mixers, count, steps=12)
 
 
-def test_padding_is_inert_in_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("mixers", "count"), [("mFs", 3), ("F", 6), ("M", 11)])
+def test_padding_is_inert_with_adapters(mixers: str, count: int) -> None:
+    """Padding has none; nor has a row; the rank units of nobody are never read."""
+    check_padded_steps(mixers, count, steps=4, growth=3, adapted=True)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_padding_is_inert_in_kernels(adapted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    check_padded_steps("mFs", 3, steps=2, growth=2)
+    check_padded_steps("mFs", 3, steps=2, growth=2, adapted=adapted)
 
 
 @pytest.mark.parametrize(("mixers", "count", "ops"), [("mM", 4, "torch"), ("mFsM", 3, ""), ("mF", 2, "triton")])
@@ -270,8 +309,7 @@ def test_what_a_graph_serves() -> None:
     )
     assert not decodes_only(replace(plan, image_spans=(ImageSpan(row, 5, np.array([1])),)), mirror)
     mirror.lora_id[row] = 1
-    assert not decodes_only(plan, mirror)
-    mirror.lora_id[row] = 0
+    assert decodes_only(plan, mirror)
     mirror.images_end[row] = 5
     assert decodes_only(plan, mirror)
     mirror.images_end[row] = 6
@@ -323,7 +361,7 @@ def test_a_graph_can_hold_what_is_captured(case: str, tmp_path: Path, monkeypatc
     assert model.can_capture
     graphs = ModelRunner(model, runner_sizes(), DEVICE, decode_graphs=True).graphs
     assert graphs is not None
-    replay = graphs._graphs[2].replay
+    replay = graphs._graphs[2, False].replay
     with torch.inference_mode():
         replay()  # what is kept from the first time on
         with no_waiting():
