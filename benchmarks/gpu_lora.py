@@ -95,13 +95,13 @@ def _work(batch: Batch, device: torch.device, dtype: torch.dtype) -> Work:
             of_batch.add(exact, x.float(), changed)
         return [changed]
 
-    plan, timed = TritonLora.plan(groups, len(of_tokens), device), out.clone()
+    plan, timed = TritonLora.plan(groups, *of_tokens.shape, device), out.clone()
     changed_tokens = sum(len(members) for members, _ in groups)
     ranks = sum(num_units) * LORA_RANK_UNIT  # of all adapters
     products = sum(len(members) * len(held) * LORA_RANK_UNIT for members, held in groups)  # tokens by their ranks
     read = products if batch.table else ranks * batch.inputs + changed_tokens * batch.inputs
     return Work(
-        kernel=lambda: change(TritonLora.plan(groups, len(of_tokens), device), out.clone()),
+        kernel=lambda: change(TritonLora.plan(groups, *of_tokens.shape, device), out.clone()),
         reference=reference,
         again=lambda: change(plan, timed),
         # `b` is read, what is changed is read and written

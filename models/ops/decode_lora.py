@@ -5,7 +5,6 @@ Whatever adapters rows have, the same kernels run; blocks of nobody's end at onc
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +28,7 @@ class DecodeLora:
         """num_units: of the pool; most_units: of one adapter."""
         self._tables = LoraTables.largest(num_rows, num_units, most_units)
         self._filled = torch.full((self._tables.size,), NOBODY, dtype=torch.int32, device=device)
+        self._planned: TritonLora | None = None
 
     def fill(self, batch: LoraBatch) -> None:
         """Mutates the tables: the batch's tokens are the first rows, the others have no adapter."""
@@ -47,22 +47,25 @@ class DecodeLora:
     def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor) -> None:
         """See LoraBatch.add."""
         if self.concerns(site):
-            (self.kernels if choose(out.device) == "triton" else self.read()).add(site, x, out)
+            (self.kernels(out.device) if choose(out.device) == "triton" else self.read()).add(site, x, out)
 
     def add_rows(self, site: LoraSite, token_ids: torch.Tensor, out: torch.Tensor) -> None:
         """See LoraBatch.add_rows."""
         if self.concerns(site):
-            (self.kernels if choose(out.device) == "triton" else self.read()).add_rows(site, token_ids, out)
+            (self.kernels(out.device) if choose(out.device) == "triton" else self.read()).add_rows(site, token_ids, out)
 
     def concerns(self, site: LoraSite) -> bool:
         """Whether adapters may change it: a graph serves them all."""
         return len(site.filled) > 0
 
-    @cached_property
-    def kernels(self) -> TritonLora:
-        from .triton.lora import TritonLora
+    def kernels(self, device: torch.device) -> TritonLora:
+        """Made once. device: that of the tables."""
+        if self._planned is None:
+            from .triton.lora import TritonLora
 
-        return TritonLora(self._tables, *self._tables.views(self._filled))
+            assert device == self._filled.device
+            self._planned = TritonLora(self._tables, *self._tables.views(self._filled))
+        return self._planned
 
 
 Lora = LoraBatch | DecodeLora

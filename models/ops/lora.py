@@ -28,7 +28,7 @@ class LoraBatch:
     """units[t] are the rank units of token t's adapter, -1 behind the last of them; a row of -1: no adapter."""
 
     def __init__(self, units: Ints) -> None:
-        """units [num_tokens, most units of an adapter], on the host."""
+        """units [num_tokens, most units of an adapter, or more], on the host."""
         self.units = units
         self._made: list[tuple[torch.Tensor, Ints]] | None = None
         self._planned: TritonLora | None = None
@@ -37,24 +37,28 @@ class LoraBatch:
         """The same for these tokens [n], in this order."""
         return LoraBatch(self.units[tokens])
 
-    def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Mutates out [num_tokens, *]: the columns of the site change by what it makes of x [num_tokens, inputs]."""
+    def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor, expert: int | None = None) -> None:
+        """Mutates out [num_tokens, *]: the columns of the site change by what it makes of x [num_tokens, inputs].
+
+        expert: of stacked ones, one of them; Triton's kernels take them together, see `ops/experts.py`.
+        """
         if not self.concerns(site):
             return
-        if choose(out.device) == "triton":
+        if choose(out.device) == "triton" and expert is None:
             self.kernels(out.device).add(site, x, out)
             return
+        every_a, every_b = site.of(expert)
         if x.dtype != site.a.dtype:
             x = x.to(site.a.dtype)
         if len(x) <= KERNEL_TOKENS and _kernel_fits(site, out):
             cpu.kernels().add_low_rank(
-                x.contiguous().numpy(), site.a.numpy(), site.b.numpy(), self._filled(site), out.numpy(), site.offset
+                x.contiguous().numpy(), every_a.numpy(), every_b.numpy(), self._filled(site), out.numpy(), site.offset
             )
             return
         columns = out[:, site.offset : site.offset + site.outputs]
         for tokens, units in self._groups(out.device):
             if site.filled[units[0]]:
-                a, b = site.a[units].flatten(0, 1), site.b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
+                a, b = every_a[units].flatten(0, 1), every_b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
                 columns.index_add_(0, tokens, ((x[tokens] @ a.t()) @ b).to(out.dtype))
 
     def add_rows(self, site: LoraSite, token_ids: torch.Tensor, out: torch.Tensor) -> None:
@@ -99,7 +103,7 @@ class LoraBatch:
         if self._planned is None:
             from .triton.lora import TritonLora
 
-            self._planned = TritonLora.plan(self.groups, len(self.units), device)
+            self._planned = TritonLora.plan(self.groups, len(self.units), self.units.shape[1], device)
         return self._planned
 
 
@@ -108,7 +112,8 @@ def compile_kernel(site: LoraSite) -> None:
     x, out = torch.zeros((1, site.inputs)), torch.zeros((1, site.offset + site.outputs))
     if not site.table and _kernel_fits(site, out):
         nobody = np.full((1, 1), -1, dtype=np.int64)
-        cpu.kernels().add_low_rank(x.numpy(), site.a.numpy(), site.b.numpy(), nobody, out.numpy(), site.offset)
+        a, b = site.of(None if site.experts is None else 0)
+        cpu.kernels().add_low_rank(x.numpy(), a.numpy(), b.numpy(), nobody, out.numpy(), site.offset)
 
 
 def _kernel_fits(site: LoraSite, out: torch.Tensor) -> bool:

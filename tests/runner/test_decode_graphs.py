@@ -261,31 +261,47 @@ FAMILIES = (
 )
 
 
-def check_family(case: str, folder: Path, steps: int, growth: int) -> None:
-    """The same tokens with and without padding, which is poison here too. growth: as above."""
+def check_family(case: str, folder: Path, adapters: tuple[int, int, int], steps: int, growth: int) -> None:
+    """The same tokens, keys, values and states with and without padding, which is poison here too. adapters: of the
+    rows; growth: as above."""
     oracle = Oracle(all_cases()[case], folder)
-    model = load(oracle.folder, torch.float32, DEVICE).decoder
+    loaded = load(oracle.folder, torch.float32, DEVICE)
+    model = loaded.decoder
     model._embedding = model._embedding.clone()  # not the head's
     model._embedding[PADDING] = NAN
-    said = []
+    said, kept = [], []
     for graphs in (False, True):
-        driver = PlanDriver(model, runner_sizes(max_model_len=48), device=DEVICE, decode_graphs=graphs)
-        for i in range(3):
-            driver.add(f"r{i}", [2 + token % (oracle.vocab_size - 2) for token in prompt_of(1 + growth * i, i)], GREEDY)
+        driver = adapted_driver(model, loaded.model.lora_targets(), graphs)
+        for i, lora_id in enumerate(adapters):
+            prompt = [2 + token % (oracle.vocab_size - 2) for token in prompt_of(1 + growth * i, i)]
+            driver.add(f"r{i}", prompt, GREEDY, lora_id=lora_id)
         said.append(driver.run(steps, chunk=100))
+        kept.append(tensors(driver.runner))
         assert not graphs or (driver.runner.graphs is not None and driver.runner.graphs.num_steps == steps - 1)
     assert said[0] == said[1]
+    for ours, theirs in zip(*kept, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize("adapters", [(0, 0, 0), (2, 0, 1)])
 @pytest.mark.parametrize("case", FAMILIES)
-def test_families(case: str, tmp_path: Path) -> None:
-    check_family(case, tmp_path, 8, 6)
+def test_families(case: str, adapters: tuple[int, int, int], tmp_path: Path) -> None:
+    check_family(case, tmp_path, adapters, 8, 6)
 
 
-@pytest.mark.parametrize("case", ["gpt_oss: yarn", "qwen3_next: every third layer", "recurrent_gemma: attention last"])
-def test_families_in_kernels(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("case", "adapters"),
+    [
+        ("gpt_oss: yarn", (2, 0, 1)),
+        ("qwen3_next: every third layer", (0, 0, 0)),
+        ("recurrent_gemma: attention last", (0, 0, 0)),
+    ],
+)
+def test_families_in_kernels(
+    case: str, adapters: tuple[int, int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    check_family(case, tmp_path, 2, 1)
+    check_family(case, tmp_path, adapters, 2, 1)
 
 
 def test_what_a_graph_serves() -> None:
@@ -353,19 +369,23 @@ no_waiting = cast(Callable[[], AbstractContextManager[object]], NoWaiting)  # to
 
 @pytest.mark.parametrize("case", FAMILIES)
 def test_a_graph_can_hold_what_is_captured(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With adapters and without."""
     oracle = Oracle(all_cases()[case], tmp_path)
     monkeypatch.setenv("HYBRID_OPS", "torch")
     assert not load(oracle.folder, torch.float32, DEVICE).decoder.can_capture
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    model = load(oracle.folder, torch.float32, DEVICE).decoder
-    assert model.can_capture
-    graphs = ModelRunner(model, runner_sizes(), DEVICE, decode_graphs=True).graphs
+    loaded = load(oracle.folder, torch.float32, DEVICE)
+    assert loaded.decoder.can_capture
+    driver = adapted_driver(loaded.decoder, loaded.model.lora_targets(), decode_graphs=True)
+    graphs = driver.runner.graphs
     assert graphs is not None
-    replay = graphs._graphs[2, False].replay
-    with torch.inference_mode():
-        replay()  # what is kept from the first time on
-        with no_waiting():
+    for lora_id in (0, 2):
+        driver.add(str(lora_id), [5], GREEDY, lora_id=lora_id)
+        driver.step({str(lora_id): 1})  # what is kept from the first time on
+        replay = graphs._graphs[1, lora_id != 0].replay
+        with torch.inference_mode(), no_waiting():
             replay()
+    assert graphs.num_steps == 2
 
 
 def test_an_engine_with_graphs_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ WIDE = 128  # columns that a program of `lora_expand` makes
 
 
 @triton.jit
-def _rank_units(units, adapter, tile, MOST: tl.constexpr, UNIT: tl.constexpr, TILE: tl.constexpr):
+def rank_units(units, adapter, tile, MOST: tl.constexpr, UNIT: tl.constexpr, TILE: tl.constexpr):
     """The unit [TILE] of each rank row of a tile, -1 where the adapter has none."""
     row = tile * TILE + tl.arange(0, TILE)
     return tl.load(units + adapter * MOST + row // UNIT, mask=row // UNIT < MOST, other=-1)
@@ -58,7 +58,7 @@ def lora_shrink(
         return
     if tl.load(live + tl.load(units + adapter * MOST).to(tl.int64)) == 0:
         return
-    unit = _rank_units(units, adapter, tl.program_id(1), MOST, UNIT, TILE)
+    unit = rank_units(units, adapter, tl.program_id(1), MOST, UNIT, TILE)
     if tl.max(unit, 0) < 0:
         return
     first = tl.load(blocks + tl.program_id(0) * 3 + 1)
@@ -122,7 +122,7 @@ def lora_expand(
     token = tl.load(tokens + first + t, mask=t < count, other=0).to(tl.int64)
     total = tl.zeros([BLOCK, WIDE], tl.float32)
     for tile in range(0, tiles):
-        unit = _rank_units(units, adapter, tile, MOST, UNIT, TILE)
+        unit = rank_units(units, adapter, tile, MOST, UNIT, TILE)
         if tl.max(unit, 0) >= 0:
             held = (t < count)[:, None] & (unit >= 0)[None, :]
             if TABLE:
@@ -154,9 +154,9 @@ class TritonLora:
     adapters: torch.Tensor
 
     @classmethod
-    def plan(cls, groups: Groups, num_tokens: int, device: torch.device) -> "TritonLora":
+    def plan(cls, groups: Groups, num_tokens: int, most_units: int, device: torch.device) -> "TritonLora":
         """Of a batch of so many tokens, some of which have an adapter."""
-        sizes = LoraTables.of(groups, num_tokens)
+        sizes = LoraTables.of(groups, num_tokens, most_units)
         return cls(sizes, *sizes.views(upload(sizes.filled(groups), device)))
 
     def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor) -> None:
@@ -164,7 +164,7 @@ class TritonLora:
         if x.stride(-1) != 1:
             x = x.contiguous()
         step = 256 // site.a.element_size()  # inputs
-        steps, tiles = triton.cdiv(site.inputs, step), self._tiles
+        steps, tiles = triton.cdiv(site.inputs, step), self.num_tiles
         splits = max(1, num_programs(x.device) // (self.sizes.busy_blocks * tiles))
         steps_per_split = max(LEAST_STEPS, triton.cdiv(steps, splits))
         splits = triton.cdiv(steps, steps_per_split)
@@ -195,7 +195,7 @@ class TritonLora:
         self._expand(site, site.a, token_ids, 1, out)
 
     @property
-    def _tiles(self) -> int:
+    def num_tiles(self) -> int:
         return -(-self.sizes.most_units * LORA_RANK_UNIT // TILE)
 
     def _expand(
@@ -214,7 +214,7 @@ class TritonLora:
             self.tokens,
             self.units,
             self.sizes.num_changed,
-            self._tiles,
+            self.num_tiles,
             splits,
             site.inputs,
             site.offset,

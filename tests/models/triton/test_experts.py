@@ -204,14 +204,12 @@ def test_layers(fields: dict[str, Any], adapters: tuple[int, ...] | None, device
     assert changed.tolist() == [adapter == 1 for adapter in adapters or (0, 0, 0, 0)]
 
 
-@pytest.mark.parametrize("adapters", [None, (2, 0, 2, 0)])
+@pytest.mark.parametrize("adapters", [None, (2, 0, 2, 0), (1, 0, 2, 1)])
 def test_layers_take_experts_together(
     adapters: tuple[int, ...] | None, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless an adapter changes them."""
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    monkeypatch.setattr("hybrid.models.layers.experts.one_by_one", None)
+    for module in ("layers", "ops"):
+        monkeypatch.setattr(f"hybrid.models.{module}.experts.one_by_one", None)
     out = computed(PARTS["listed"], adapters, device)
     assert out.isfinite().all() and out.any()
-    with pytest.raises(TypeError):
-        computed(PARTS["listed"], (1, 0, 0, 0), device)
