@@ -104,9 +104,11 @@ RANKS = {1: 5, 2: 20, 3: 0, 4: 8}  # of adapters
 UNITS = {1: [7], 2: [2, 9, 4], 3: [5], 4: [0]}  # where they lie, in a pool of 12
 
 
-def adapted_driver(model: Decoder, targets: Mapping[str, tuple[int, ...]], decode_graphs: bool) -> PlanDriver:
+def adapted_driver(
+    model: Decoder, targets: Mapping[str, tuple[int, ...]], decode_graphs: bool, **of_pools: int
+) -> PlanDriver:
     """With adapters in some of the pool's rank units; NaN in the others, and in those of one that changes nothing."""
-    adapters, sizes = RandomAdapters(targets, RANKS), runner_sizes(lora_units=12, max_model_len=48)
+    adapters, sizes = RandomAdapters(targets, RANKS), runner_sizes(**{"lora_units": 12, "max_model_len": 48} | of_pools)
     driver = PlanDriver(
         model, sizes, device=DEVICE, decode_graphs=decode_graphs, adapters=adapters, lora_targets=targets
     )
@@ -213,12 +215,13 @@ def test_snapshots_hold_the_state_after_the_token(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_come_and_go(seed: int) -> None:
-    """Tables on the device stay what the runner knows, also through steps that no graph runs; so do the tokens."""
+    """Tables on the device stay what the runner knows, also through steps that no graph runs; so do the tokens. Some
+    have adapters, which are loaded again elsewhere, and some leave snapshots."""
     rng = np.random.default_rng(seed)
     model = poisoned_model("mFs")
-    drivers = [
-        PlanDriver(model, runner_sizes(num_rows=6), seed=seed, device=DEVICE, decode_graphs=g) for g in (False, True)
-    ]
+    drivers = [adapted_driver(model, small_targets("mFs"), g, num_rows=6, max_model_len=160) for g in (False, True)]
+    slots = [[driver.free_slot() for _ in range(3)] for driver in drivers]
+    assert slots[0] == slots[1]
     runner = drivers[1].runner
     graphs, mirror = runner.graphs, runner.mirror
     assert graphs is not None and graphs.tables.full is not None and graphs.tables.window is not None
@@ -230,13 +233,25 @@ def test_rows_come_and_go(seed: int) -> None:
                 driver.finish(name)
         if len(drivers[0].requests) < 6 and rng.random() < 0.4:
             prompt = prompt_of(int(rng.choice([1, 2, 17])), number)
+            lora_id = int(rng.choice([0, *RANKS]))
             for driver in drivers:
-                driver.add(str(number), prompt, GREEDY)
+                driver.add(str(number), prompt, GREEDY, lora_id=lora_id)
+        if number % 10 == 9:
+            units = rng.permutation(12).tolist()
+            for lora_id, held in UNITS.items():
+                elsewhere = [units.pop() for _ in held]
+                for driver in drivers:
+                    driver.load(lora_id, elsewhere)
         names = [name for name in drivers[0].requests if rng.random() < 0.9]
         counts = {n: len(drivers[0].requests[n].token_ids) - drivers[0].requests[n].num_computed for n in names}
         if not counts:
             continue
-        assert drivers[0].step(counts) == drivers[1].step(counts)
+        ends = {n: drivers[0].requests[n].num_computed + count for n, count in counts.items()}
+        left = [(n, end, slot) for (n, end), slot in zip(ends.items(), slots[0]) if rng.random() < 0.5]
+        assert drivers[0].step(counts, left) == drivers[1].step(counts, left)
+        for cache, other in zip(runner.caches.layers, drivers[0].runner.caches.layers):
+            if isinstance(cache, StateCache) and isinstance(other, StateCache):
+                torch.testing.assert_close(cache.ssm, other.ssm, rtol=1e-3, atol=1e-3, equal_nan=True)
         for request in drivers[1].requests.values():
             if request.is_new:
                 continue
