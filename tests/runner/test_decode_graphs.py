@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hybrid import LLM, engine_setup
+from examples.lora_serving import ADAPTERS
+from hybrid import LLM, LoRARequest, engine_setup
 from hybrid.models.context import AttentionCache, Context, DecodeContext, StateCache
 from hybrid.models.decoder import Decoder
 from hybrid.models.families import read_model
@@ -404,12 +405,17 @@ def test_a_graph_can_hold_what_is_captured(case: str, tmp_path: Path, monkeypatc
 
 
 def test_an_engine_with_graphs_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With shared prefixes, retraction, two plans in flight, samples that are drawn and log-probabilities."""
+    """With shared prefixes, retraction, two plans in flight, samples that are drawn, log-probabilities, and adapters
+    that do not all fit at once."""
     prompts = [f"Some words that many prompts begin with. {'More ' * (i % 5)}Number {i}:" for i in range(16)]
     params = [
         SamplingParams(temperature=i % 2, max_tokens=12, ignore_eos=True, logprobs=i % 3 or None) for i in range(16)
     ]
-    expected = LLM("tiny", memory="64MiB", max_num_seqs=1, enforce_eager=True).generate(prompts, params, use_tqdm=False)
+    found = [LoRARequest(name, i, str(ADAPTERS / name)) for i, name in enumerate(("spanish", "json"), start=1)]
+    adapters = [None if i % 3 == 0 else found[i % 2] for i in range(16)]
+    loras: dict[str, Any] = {"enable_lora": True, "max_loras": 1, "max_lora_rank": 32, "memory": "64MiB"}
+    alone = LLM("tiny", max_num_seqs=1, enforce_eager=True, **loras)
+    expected = alone.generate(prompts, params, use_tqdm=False, lora_request=adapters)
     runners: list[ModelRunner] = []
 
     made: Callable[..., ModelRunner] = ModelRunner
@@ -420,8 +426,8 @@ def test_an_engine_with_graphs_says_the_same(monkeypatch: pytest.MonkeyPatch) ->
         return runners[-1]
 
     monkeypatch.setattr(engine_setup, "ModelRunner", with_graphs)
-    llm = LLM("tiny", memory="64MiB", max_num_seqs=6, force_retraction_every=5, max_plans_in_flight=2)
-    outputs = llm.generate(prompts, params, use_tqdm=False)
+    llm = LLM("tiny", max_num_seqs=6, force_retraction_every=5, max_plans_in_flight=2, **loras)
+    outputs = llm.generate(prompts, params, use_tqdm=False, lora_request=adapters)
     assert [one.outputs[0].token_ids for one in outputs] == [one.outputs[0].token_ids for one in expected]
     assert llm.stats().retractions > 5 and llm.stats().hit_tokens > 0
     [runner] = runners
