@@ -16,6 +16,8 @@ from hybrid.pools.sizing import NULL_BLOCKS, PoolSizes
 from hybrid.pools.specs import FullAttentionSpec, MambaSpec, ModelSpec, SlidingWindowSpec
 from hybrid.scheduler.plan import Ints
 
+COPIED_BYTES = 64 * 2**20  # of states that lie beside the pools while they are copied, unless one layer's are more
+
 
 class Caches:
     """layers[i] belongs to the i-th kind of memory, in the order of `spec.layers`, of which a layer may have several.
@@ -75,7 +77,9 @@ class Caches:
 
     def copy_states(self, pairs: Ints) -> None:
         """Mutates: slot pairs[i, 0] -> slot pairs[i, 1] in every recurrent layer."""
-        _copy(self._state, pairs, axis=1)
+        if len(pairs):
+            most = (max(1, COPIED_BYTES // (len(pairs) * stack[0, 0].nbytes)) for stack in self._state)  # layers
+            _copy([part for stack, layers in zip(self._state, most) for part in stack.split(layers)], pairs, axis=1)
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -92,4 +92,4 @@ class LoraCache:
             if lora_id:
                 units = self._units[lora_id]
                 table[row, : len(units)] = units
-        return LoraBatch(table[np.searchsorted(used, np.repeat(lora_ids, lengths))])
+        return LoraBatch(table, np.searchsorted(used, np.repeat(lora_ids, lengths)))

@@ -27,15 +27,18 @@ KERNEL_TOKENS = 64  # up to so many tokens the kernel, which computes one after 
 class LoraBatch:
     """units[t] are the rank units of token t's adapter, -1 behind the last of them; a row of -1: no adapter."""
 
-    def __init__(self, units: Ints) -> None:
-        """units [num_tokens, most units of an adapter, or more], on the host."""
-        self.units = units
+    def __init__(self, units: Ints, owner: Ints | None = None) -> None:
+        """units [num_tokens, most units of an adapter, or more], on the host; with owner [num_tokens], token t's are
+        units[owner[t]]."""
+        if owner is None:
+            units, owner = np.unique(units, axis=0, return_inverse=True)
+        self._of_adapters, self._owner = units, owner.reshape(-1)
         self._made: list[tuple[torch.Tensor, Ints]] | None = None
         self._planned: TritonLora | None = None
 
     def select(self, tokens: Ints) -> LoraBatch:
         """The same for these tokens [n], in this order."""
-        return LoraBatch(self.units[tokens])
+        return LoraBatch(self._of_adapters, self._owner[tokens])
 
     def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor, expert: int | None = None) -> None:
         """Mutates out [num_tokens, *]: the columns of the site change by what it makes of x [num_tokens, inputs].
@@ -77,20 +80,24 @@ class LoraBatch:
         return len(site.filled) > 0 and bool(site.filled[self._used].any())
 
     def _filled(self, site: LoraSite) -> Ints:
-        """`units` without those that change nothing at the site; all units of an adapter do or do not."""
-        return np.where((self.units >= 0) & site.filled[self.units], self.units, -1)
+        """Units of the tokens, without those that change nothing at the site; all units of an adapter do or do not."""
+        units = np.where((self._of_adapters >= 0) & site.filled[self._of_adapters], self._of_adapters, -1)
+        return units[self._owner]
 
     @cached_property
     def _used(self) -> Ints:
-        return np.unique(self.units[self.units >= 0])
+        """All units of the batch."""
+        units = self._of_adapters[np.unique(self._owner)]
+        return units[units >= 0]
 
     @cached_property
     def groups(self) -> list[tuple[Ints, Ints]]:
         """Per adapter: its tokens, and its units."""
-        adapters, owner = np.unique(self.units, axis=0, return_inverse=True)
-        owner = owner.reshape(-1)
-        groups = ((np.flatnonzero(owner == index), units[units >= 0]) for index, units in enumerate(adapters))
-        return [(tokens, used) for tokens, used in groups if len(used)]
+        owners, found = np.unique(self._owner), []
+        for index, units in zip(owners.tolist(), self._of_adapters[owners]):
+            if units[0] >= 0:
+                found.append((np.flatnonzero(self._owner == index), units[units >= 0]))
+        return found
 
     def _groups(self, device: torch.device) -> list[tuple[torch.Tensor, Ints]]:
         """Per adapter: its tokens, on the device, and its units. Made once."""
@@ -103,7 +110,7 @@ class LoraBatch:
         if self._planned is None:
             from .triton.lora import TritonLora
 
-            self._planned = TritonLora.plan(self.groups, len(self.units), self.units.shape[1], device)
+            self._planned = TritonLora.plan(self.groups, len(self._owner), self._of_adapters.shape[1], device)
         return self._planned
 
 
