@@ -86,8 +86,8 @@ class LoraCache:
         if not lora_ids.any():
             return None
         used = np.unique(lora_ids)
-        # as wide as for any batch: kernels are compiled for this width
-        table = np.full((len(used), self._most_units), -1, dtype=np.int64)
+        most = max(len(self._units[lora_id]) for lora_id in used.tolist() if lora_id)
+        table = np.full((len(used), most), -1, dtype=np.int64)
         for row, lora_id in enumerate(used.tolist()):
             if lora_id:
                 units = self._units[lora_id]

@@ -398,6 +398,8 @@ def test_a_graph_can_hold_what_is_captured(case: str, tmp_path: Path, monkeypatc
     for lora_id in (0, 2):
         driver.add(str(lora_id), [5], GREEDY, lora_id=lora_id)
         driver.step({str(lora_id): 1})  # what is kept from the first time on
+        adapted = graphs._graphs[1, True].lora
+        assert adapted is not None and bool((adapted._filled >= 0).any()) == (lora_id != 0)
         replay = graphs._graphs[1, lora_id != 0].replay
         with torch.inference_mode(), no_waiting():
             replay()

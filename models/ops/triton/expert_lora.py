@@ -24,10 +24,10 @@ STEP_BYTES = 128  # of a row, per step of a product
 
 
 @triton.jit
-def adapters_of(adapters, units, live, token, held, MOST: tl.constexpr):
+def adapters_of(adapters, units, live, token, held, most):
     """The adapter [BLOCK] of each choice, NOBODY where it changes nothing at the site."""
     adapter = tl.load(adapters + token, mask=held, other=-1)
-    first = tl.load(units + adapter * MOST, mask=adapter >= 0, other=0).to(tl.int64)
+    first = tl.load(units + adapter * most, mask=adapter >= 0, other=0).to(tl.int64)
     changes = tl.load(live + first, mask=adapter >= 0, other=0)
     return tl.where((adapter >= 0) & (changes != 0), adapter, NOBODY)
 
@@ -35,7 +35,7 @@ def adapters_of(adapters, units, live, token, held, MOST: tl.constexpr):
 @triton.jit
 def add_low_rank(
     total,  # [BLOCK, OUT]
-    low,  # [N, MOST * UNIT in whole tiles]
+    low,  # [N, most * UNIT in whole tiles]
     b,  # [E, num_units, UNIT, ROWS]
     units,
     adapter,  # [BLOCK] see `adapters_of`
@@ -44,21 +44,22 @@ def add_low_rank(
     column,  # [OUT] of b
     inside,  # [OUT]
     num_units,
+    most,
     ROWS: tl.constexpr,
-    MOST: tl.constexpr,
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     PRODUCT: tl.constexpr,
 ):
     """total + low . b of each choice's adapter."""
     r = tl.arange(0, TILE)
+    tiles = (most * UNIT + TILE - 1) // TILE
     turn = tl.min(adapter, 0)
     while turn < NOBODY:
         mine = adapter == turn
-        for tile in range(0, (MOST * UNIT + TILE - 1) // TILE):
-            unit = rank_units(units, turn, tile, MOST, UNIT, TILE)
+        for tile in range(0, tiles):
+            unit = rank_units(units, turn, tile, most, UNIT, TILE)
             if tl.max(unit, 0) >= 0:
-                at = low + place[:, None] * ((MOST * UNIT + TILE - 1) // TILE * TILE) + (tile * TILE + r)[None, :]
+                at = low + place[:, None] * (tiles * TILE) + (tile * TILE + r)[None, :]
                 inner = tl.load(at, mask=mine[:, None] & (unit >= 0)[None, :], other=0)
                 at = b + ((expert * num_units + unit) * UNIT + r % UNIT)[:, None] * ROWS + column[None, :]
                 outward = tl.load(at, mask=(unit >= 0)[:, None] & inside[None, :], other=0)
@@ -68,7 +69,7 @@ def add_low_rank(
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_units", "most"])
 def shrink_choices(
     x,  # [T, SIZE], or not FROM_TOKENS: [N, SIZE] as `order` has the choices; contiguous but for the first axis
     a,  # [E, num_units, UNIT, SIZE]
@@ -77,13 +78,13 @@ def shrink_choices(
     order,
     blocks,
     adapters,  # [T] of each token, -1 where it has none
-    units,  # [adapters, MOST]
+    units,  # [adapters, most]
     x_stride,
     num_units,
+    most,
     FROM_TOKENS: tl.constexpr,
     TOP_K: tl.constexpr,
     SIZE: tl.constexpr,
-    MOST: tl.constexpr,
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -98,13 +99,13 @@ def shrink_choices(
     place = (tl.load(blocks + tl.program_id(1) * 3 + 1) + tl.arange(0, BLOCK)).to(tl.int64)
     held = tl.arange(0, BLOCK) < count
     token = (tl.load(order + place, mask=held, other=0) // TOP_K).to(tl.int64)
-    adapter = adapters_of(adapters, units, live, token, held, MOST)
+    adapter = adapters_of(adapters, units, live, token, held, most)
     source = token if FROM_TOKENS else place
     r = tl.arange(0, TILE)
     turn = tl.min(adapter, 0)
     while turn < NOBODY:
         mine = adapter == turn
-        unit = rank_units(units, turn, tl.program_id(0), MOST, UNIT, TILE)
+        unit = rank_units(units, turn, tl.program_id(0), most, UNIT, TILE)
         if tl.max(unit, 0) >= 0:
             total = tl.zeros([BLOCK, TILE], tl.float32)
             for start in range(0, SIZE, IN):
@@ -133,17 +134,17 @@ def arguments(
     """What a product with the experts takes to add what adapters change of it. x: its inputs, of tokens where it leads
     into the experts, else of choices as `order` has them.
 
-    low: the inputs at each choice's adapter's ranks; MOST 0: no adapter changes anything, and nothing else is read.
+    low: the inputs at each choice's adapter's ranks. Without LORA no adapter changes anything, and nothing is read.
     """
     sizes = {"UNIT": LORA_RANK_UNIT, "TILE": TILE}
     site = None if changes is None else changes.into if which == "into" else changes.out
     if changes is None or site is None or not changes.lora.concerns(site):
-        unread = {"low": x, "lora_b": x, "live": order, "adapters": order, "units": order, "num_units": 0}
-        return unread | sizes | {"MOST": 0}
+        unread = {"low": x, "lora_b": x, "live": order, "adapters": order, "units": order, "num_units": 0, "most": 0}
+        return unread | sizes | {"LORA": False}
     plan, (_, num_units) = changes.lora.kernels(x.device), site.a.shape[:2]
     low = torch.empty((len(order), plan.num_tiles * TILE), dtype=torch.float32, device=x.device)
-    sizes["MOST"] = plan.sizes.most_units
     tables = {"live": site.live, "adapters": plan.adapters, "units": plan.units, "num_units": num_units}
+    tables["most"] = plan.sizes.most_units
     shrink_choices[(plan.num_tiles, len(blocks))](
         x,
         site.a,
@@ -160,4 +161,4 @@ def arguments(
         **tables,
         **sizes,
     )
-    return {"low": low, "lora_b": site.b} | tables | sizes
+    return {"low": low, "lora_b": site.b} | tables | sizes | {"LORA": True}

@@ -70,7 +70,7 @@ def route(
         tl.store(blocks + block * 3 + 2, tl.maximum(0, tl.minimum(count - done, BLOCK)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_units", "most"])
 def into_experts(
     x,  # [T, SIZE], contiguous but for the first axis
     weight,  # [E, rows, SIZE]: row STEP n is that of output n, gated: UP behind it that of its value
@@ -85,7 +85,8 @@ def into_experts(
     adapters,
     units,
     num_units,
-    MOST: tl.constexpr,
+    most,
+    LORA: tl.constexpr,
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -126,17 +127,17 @@ def into_experts(
         total += tl.load(bias + row, mask=n < INNER, other=0).to(tl.float32)[None, :]
         if UP:
             up += tl.load(bias + row + UP, mask=n < INNER, other=0).to(tl.float32)[None, :]
-    if MOST:
-        adapter = adapters_of(adapters, units, live, token, held, MOST)
+    if LORA:
+        adapter = adapters_of(adapters, units, live, token, held, most)
         c = n * STEP
         ROWS: tl.constexpr = INNER * 2 if UP else INNER
         total = add_low_rank(
-            total, low, lora_b, units, adapter, place, expert, c, n < INNER, num_units, ROWS, MOST, UNIT, TILE, PRODUCT
+            total, low, lora_b, units, adapter, place, expert, c, n < INNER, num_units, most, ROWS, UNIT, TILE, PRODUCT
         )
         if UP:
             c += UP
             up = add_low_rank(
-                up, low, lora_b, units, adapter, place, expert, c, n < INNER, num_units, ROWS, MOST, UNIT, TILE, PRODUCT
+                up, low, lora_b, units, adapter, place, expert, c, n < INNER, num_units, most, ROWS, UNIT, TILE, PRODUCT
             )
     if KIND == "gpt_oss":  # comparisons, unlike a minimum, keep NaN
         gate = tl.where(total > LIMIT, LIMIT, total)
@@ -150,7 +151,7 @@ def into_experts(
     tl.store(at, made.to(inner.dtype.element_ty), mask=held[:, None] & (n < INNER)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_units", "most"])
 def out_of_experts(
     inner,  # [N, INNER] as `order` has the choices
     weight,  # [E, SIZE, INNER]
@@ -165,7 +166,8 @@ def out_of_experts(
     adapters,
     units,
     num_units,
-    MOST: tl.constexpr,
+    most,
+    LORA: tl.constexpr,
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -197,10 +199,10 @@ def out_of_experts(
         total = tl.dot(inputs, outward, total, input_precision="tf32x3")
     if BIAS:
         total += tl.load(bias + row, mask=n < SIZE, other=0).to(tl.float32)[None, :]
-    if MOST:
-        adapter = adapters_of(adapters, units, live, choice // TOP_K, held, MOST)
+    if LORA:
+        adapter = adapters_of(adapters, units, live, choice // TOP_K, held, most)
         total = add_low_rank(
-            total, low, lora_b, units, adapter, place, expert, n, n < SIZE, num_units, SIZE, MOST, UNIT, TILE, PRODUCT
+            total, low, lora_b, units, adapter, place, expert, n, n < SIZE, num_units, most, SIZE, UNIT, TILE, PRODUCT
         )
     total *= tl.load(shares + choice, mask=held, other=0)[:, None]
     at = given + choice[:, None] * SIZE + n[None, :]

@@ -26,13 +26,13 @@ WIDE = 128  # columns that a program of `lora_expand` makes
 
 
 @triton.jit
-def rank_units(units, adapter, tile, MOST: tl.constexpr, UNIT: tl.constexpr, TILE: tl.constexpr):
+def rank_units(units, adapter, tile, most, UNIT: tl.constexpr, TILE: tl.constexpr):
     """The unit [TILE] of each rank row of a tile, -1 where the adapter has none."""
     row = tile * TILE + tl.arange(0, TILE)
-    return tl.load(units + adapter * MOST + row // UNIT, mask=row // UNIT < MOST, other=-1)
+    return tl.load(units + adapter * most + row // UNIT, mask=row // UNIT < most, other=-1)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "steps"])
+@triton.jit(do_not_specialize=["num_tokens", "most", "steps"])
 def lora_shrink(
     x,  # [T, SIZE], contiguous but for the first axis
     a,  # [units, UNIT, SIZE]
@@ -40,12 +40,12 @@ def lora_shrink(
     low,  # [splits, num_tokens, tiles * TILE]
     blocks,  # [B, 3] adapter (-1: nobody's), first of its tokens, number of tokens
     tokens,  # [num_tokens] by adapter
-    units,  # [adapters, MOST]
+    units,  # [adapters, most]
     num_tokens,
+    most,
     x_stride,
     steps,  # of IN inputs, per split
     SIZE: tl.constexpr,
-    MOST: tl.constexpr,
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -56,9 +56,9 @@ def lora_shrink(
     adapter = tl.load(blocks + tl.program_id(0) * 3)
     if adapter < 0:
         return
-    if tl.load(live + tl.load(units + adapter * MOST).to(tl.int64)) == 0:
+    if tl.load(live + tl.load(units + adapter * most).to(tl.int64)) == 0:
         return
-    unit = rank_units(units, adapter, tl.program_id(1), MOST, UNIT, TILE)
+    unit = rank_units(units, adapter, tl.program_id(1), most, UNIT, TILE)
     if tl.max(unit, 0) < 0:
         return
     first = tl.load(blocks + tl.program_id(0) * 3 + 1)
@@ -83,7 +83,7 @@ def lora_shrink(
     tl.store(low + place[:, None] + column[None, :], total, mask=(t < count)[:, None])
 
 
-@triton.jit(do_not_specialize=["num_tokens", "tiles", "splits"])
+@triton.jit(do_not_specialize=["num_tokens", "most", "tiles", "splits"])
 def lora_expand(
     low,  # [splits, num_tokens, tiles * TILE]; of a table: a [units, inputs, UNIT]
     ids,  # [T] what tokens look up in a table
@@ -92,15 +92,15 @@ def lora_expand(
     out,  # [T, *], contiguous but for the first axis
     blocks,  # [B, 3]
     tokens,  # [num_tokens]
-    units,  # [adapters, MOST]
+    units,  # [adapters, most]
     num_tokens,
+    most,
     tiles,
     splits,
     inputs,  # of a table
     offset,
     out_stride,
     SIZE: tl.constexpr,
-    MOST: tl.constexpr,
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -112,7 +112,7 @@ def lora_expand(
     adapter = tl.load(blocks + tl.program_id(0) * 3)
     if adapter < 0:
         return
-    if tl.load(live + tl.load(units + adapter * MOST).to(tl.int64)) == 0:
+    if tl.load(live + tl.load(units + adapter * most).to(tl.int64)) == 0:
         return
     first = tl.load(blocks + tl.program_id(0) * 3 + 1)
     count = tl.load(blocks + tl.program_id(0) * 3 + 2)
@@ -122,7 +122,7 @@ def lora_expand(
     token = tl.load(tokens + first + t, mask=t < count, other=0).to(tl.int64)
     total = tl.zeros([BLOCK, WIDE], tl.float32)
     for tile in range(0, tiles):
-        unit = rank_units(units, adapter, tile, MOST, UNIT, TILE)
+        unit = rank_units(units, adapter, tile, most, UNIT, TILE)
         if tl.max(unit, 0) >= 0:
             held = (t < count)[:, None] & (unit >= 0)[None, :]
             if TABLE:
@@ -178,10 +178,10 @@ class TritonLora:
             self.tokens,
             self.units,
             self.sizes.num_changed,
+            self.sizes.most_units,
             x.stride(0),
             steps_per_split,
             SIZE=site.inputs,
-            MOST=self.sizes.most_units,
             UNIT=LORA_RANK_UNIT,
             TILE=TILE,
             BLOCK=self.sizes.block_size,
@@ -214,13 +214,13 @@ class TritonLora:
             self.tokens,
             self.units,
             self.sizes.num_changed,
+            self.sizes.most_units,
             self.num_tiles,
             splits,
             site.inputs,
             site.offset,
             out.stride(0),
             SIZE=site.outputs,
-            MOST=self.sizes.most_units,
             UNIT=LORA_RANK_UNIT,
             TILE=TILE,
             BLOCK=self.sizes.block_size,
