@@ -22,6 +22,7 @@ from hybrid.scheduler.plan import Ints, StepPlan
 
 from .caches import Caches
 from .device_tables import DeviceTables
+from .latest_tokens import LatestTokens
 from .lora_cache import LoraCache
 from .row_mirror import RowMirror
 
@@ -68,6 +69,7 @@ class DecodeGraphs:
         forward: Callable[[DecodeContext], torch.Tensor],
         caches: Caches,
         mirror: RowMirror,
+        latest: LatestTokens,
         sizes: PoolSizes,
         device: torch.device,
         capture: bool,
@@ -82,6 +84,7 @@ class DecodeGraphs:
         self.tables = DeviceTables(mirror, caches, sizes, device)
         self.num_steps = 0  # served since the start
         self._forward = forward
+        self._latest = latest
         self._caches = caches
         self._device = device
         self._mrope = mrope
@@ -125,9 +128,14 @@ class DecodeGraphs:
         """For batches of this size, all of whose rows are nobody's for now. lora: of these rows."""
         inputs = torch.zeros((3 + self._mrope, size), dtype=torch.int64, device=self._device)
         inputs[2] = self.tables.nobody
+        run = partial(self._run, inputs, lora)
+        return _Graph(inputs, lora, run if self._stream is None else self._capture(run, self._stream))
+
+    def _run(self, inputs: torch.Tensor, lora: DecodeLora | None) -> torch.Tensor:
+        """Hidden states of the rows in `inputs`."""
         token_ids, positions, rows, *turned = inputs
         context = DecodeContext(
-            token_ids=token_ids,
+            token_ids=self._latest.fill(token_ids, rows),
             positions=positions,
             rows=rows,
             full=self.tables.full,
@@ -137,22 +145,20 @@ class DecodeGraphs:
             image_positions=turned[0] if turned else None,
             lora=lora,
         )
-        if self._stream is None:
-            return _Graph(inputs, lora, partial(self._forward, context))
-        return _Graph(inputs, lora, self._capture(context, self._stream))
+        return self._forward(context)
 
     @torch.inference_mode()
-    def _capture(self, context: DecodeContext, stream: torch.cuda.Stream) -> Callable[[], torch.Tensor]:
-        """The forward pass as a graph; its rows must be nobody's now."""
+    def _capture(self, run: Callable[[], torch.Tensor], stream: torch.cuda.Stream) -> Callable[[], torch.Tensor]:
+        """`run` as a graph; its rows must be nobody's now."""
         # 1. as it is, for kernels that are compiled and memory that libraries keep
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            self._forward(context)
+            run()
         torch.cuda.current_stream(self._device).wait_stream(stream)
         # 2. captured
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
-            hidden = self._forward(context)
+            hidden = run()
 
         def replay() -> torch.Tensor:
             graph.replay()
