@@ -109,7 +109,7 @@ def _work(batch: Batch, device: torch.device, dtype: torch.dtype) -> Work:
 
     def planned() -> TritonLora:
         if not batch.graph:
-            return TritonLora.plan(groups, len(of_tokens), of_tokens.shape[1], device)
+            return TritonLora.plan(groups, len(of_tokens), device)
         step = DecodeLora(len(of_tokens), MOST_RANKS // LORA_RANK_UNIT, MOST_RANK // LORA_RANK_UNIT, device)
         step.fill(LoraBatch(of_tokens))
         return step.kernels(device)

@@ -28,7 +28,7 @@ class LoraBatch:
     """units[t] are the rank units of token t's adapter, -1 behind the last of them; a row of -1: no adapter."""
 
     def __init__(self, units: Ints, owner: Ints | None = None) -> None:
-        """units [num_tokens, most units of an adapter, or more], on the host; with owner [num_tokens], token t's are
+        """units [num_tokens, most units of an adapter], on the host; with owner [num_tokens], token t's are
         units[owner[t]]."""
         if owner is None:
             units, owner = np.unique(units, axis=0, return_inverse=True)
@@ -110,7 +110,7 @@ class LoraBatch:
         if self._planned is None:
             from .triton.lora import TritonLora
 
-            self._planned = TritonLora.plan(self.groups, len(self._owner), self._of_adapters.shape[1], device)
+            self._planned = TritonLora.plan(self.groups, len(self._owner), device)
         return self._planned
 
 

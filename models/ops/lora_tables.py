@@ -32,12 +32,13 @@ class LoraTables:
     busy_blocks: int  # about as many have tokens
 
     @classmethod
-    def of(cls, groups: Groups, num_tokens: int, most_units: int) -> "LoraTables":
+    def of(cls, groups: Groups, num_tokens: int) -> "LoraTables":
         """Of a batch of so many tokens, some of which have an adapter."""
         counts = [len(tokens) for tokens, _ in groups]
         size = BLOCKS[int(max(counts) > BLOCKS[0])]
         blocks = sum(-(-count // size) for count in counts)
-        return cls(num_tokens, sum(counts), blocks, size, len(groups), most_units, blocks)
+        most = max(len(units) for _, units in groups)
+        return cls(num_tokens, sum(counts), blocks, size, len(groups), most, blocks)
 
     @classmethod
     def largest(cls, num_rows: int, num_units: int, most_units: int) -> "LoraTables":

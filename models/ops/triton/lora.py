@@ -154,9 +154,9 @@ class TritonLora:
     adapters: torch.Tensor
 
     @classmethod
-    def plan(cls, groups: Groups, num_tokens: int, most_units: int, device: torch.device) -> "TritonLora":
+    def plan(cls, groups: Groups, num_tokens: int, device: torch.device) -> "TritonLora":
         """Of a batch of so many tokens, some of which have an adapter."""
-        sizes = LoraTables.of(groups, num_tokens, most_units)
+        sizes = LoraTables.of(groups, num_tokens)
         return cls(sizes, *sizes.views(upload(sizes.filled(groups), device)))
 
     def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor) -> None:

@@ -120,7 +120,7 @@ def recurrent(dtype: torch.dtype, lens: list[int]) -> None:
 def lora(dtype: torch.dtype, tokens: int) -> None:
     """Ranks 16 and 64, at a projection of 4096 hidden units and at a table."""
     groups = [(np.arange(tokens), np.arange(2)), (np.arange(tokens, 2 * tokens), np.arange(2, 10))]
-    for run in (TritonLora.plan(groups, 2 * tokens, 8, CPU), DecodeLora(2 * tokens, 10, 8, CPU).kernels(CPU)):
+    for run in (TritonLora.plan(groups, 2 * tokens, CPU), DecodeLora(2 * tokens, 10, 8, CPU).kernels(CPU)):
         for table in (False, True):
             site = LoraSite("site", 4096, 4096, table=table)
             site.allocate(10, dtype, CPU)
