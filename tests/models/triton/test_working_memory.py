@@ -205,7 +205,7 @@ def test_split_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     most = sum(buffer.nbytes for buffer in ops._workspace._buffers.values())
     config = SchedulerConfig()
     counted = working_memory(model, "bfloat16", config, max_num_seqs=256, max_model_len=8000, block_size=4)
-    assert most < counted.scratch < 6 * most  # tiles are smaller where shared memory is, as it is here
+    assert most < counted.scratch < 8 * most  # tiles are smaller where shared memory is, as it is here
 
 
 def test_numbers_of_the_kernels() -> None:
