@@ -21,7 +21,8 @@ from hybrid.scheduler.plan import Ints, LoadAdapter
 class AdapterSource(Protocol):
     """Where the runner finds the weights of an adapter that a plan loads. Of a ready one they are there."""
 
-    max_lora_rank: int  # of an adapter
+    @property
+    def max_lora_rank(self) -> int: ...
 
     def weights(self, lora_id: int) -> AdapterWeights: ...
 

@@ -158,6 +158,7 @@ def arguments(
         BLOCK=block,
         IN=STEP_BYTES // site.a.element_size(),
         PRODUCT=product_dtype(site.a.dtype),
+        num_warps=8 if block > 64 else 4,
         **tables,
         **sizes,
     )
