@@ -4,6 +4,7 @@ pools and the rows of activations, logits and tables are further apart than what
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from hybrid.models.ops.triton import activation, experts, norm, rotation, sampli
 from hybrid.models.ops.triton.attention import Tiling, TritonAttention
 from hybrid.models.ops.triton.decode_attention import plan_decodes
 from hybrid.models.ops.triton.device import interpreted, product_dtype
-from hybrid.models.ops.triton.lora import TritonLora
+from hybrid.models.ops.triton.expert_lora import arguments, shrink_choices
+from hybrid.models.ops.triton.lora import TILE, TritonLora
 from hybrid.models.ops.triton.recurrent import TritonRecurrent
 from hybrid.models.ops.triton.recurrent_tables import RecurrentTables
 from hybrid.models.ops.workspace import Workspace
@@ -141,22 +143,48 @@ def routed_experts(place: Place) -> list[torch.Tensor]:
     down, behind = place.pool(random(3, 20, 24))
     x, order = place.rows(random(40, 20)), torch.from_numpy(np.random.default_rng(0).permutation(40)).int()
     options = {"BLOCK": 16, "OUT": 16, "IN": 16, "PRODUCT": product_dtype(torch.float32)}
-    sizes = {"SIZE": 20, "INNER": 24, "BIAS": False}
+    sizes = {"SIZE": 20, "INNER": 24, "BIAS": False, "TOP_K": 1}
     inner, given, out = torch.zeros(40, 24), torch.zeros(40, 20), torch.zeros(40, 20)
     blocks = torch.tensor([[before, 0, 9], [before + 1, 9, 16], [before + 2, 25, 15]], dtype=torch.int32)
-    form = {"TOP_K": 1, "STEP": 1, "UP": 24, "KIND": "silu"}
-    experts.into_experts[(2, 3)](x, weight, bias, inner, order, blocks, x.stride(0), **sizes, **form, **options)
+    form = {"STEP": 1, "UP": 24, "KIND": "silu"}
+    nobody = arguments(None, "into", x, order, torch.zeros(0), 1, 16)
+    into, out_of = experts.into_experts[(2, 3)], experts.out_of_experts[(2, 3)]
+    into(x, weight, bias, inner, order, blocks, x.stride(0), **nobody, **sizes, **form, **options)
     blocks[:, 0] += behind - before
-    experts.out_of_experts[(2, 3)](inner, down, down, random(40), given, order, blocks, **sizes, **options)
+    out_of(inner, down, down, random(40), given, order, blocks, **nobody, **sizes, **options)
     experts.sum_choices[(40, 2)](given, out, TOP_K=1, SIZE=20, BLOCK=16)
     return [inner, out]
+
+
+def adapted_experts(place: Place) -> list[torch.Tensor]:
+    """Two adapters and the base model, three blocks of choices of the last experts there are."""
+    pools = [place.pool(random(3, *shape, seed=i)) for i, shape in enumerate([(24, 20), (4, 8, 20), (4, 8, 24)])]
+    before = max(first for _, first in pools)
+    weight, a, b = (_later(pool, before - first) for pool, first in pools)
+    x, order = place.rows(random(40, 20)), torch.from_numpy(np.random.default_rng(0).permutation(40)).int()
+    blocks = torch.tensor([[before, 0, 9], [before + 1, 9, 16], [before + 2, 25, 15]], dtype=torch.int32)
+    tables = {
+        "live": torch.ones(4, dtype=torch.bool),
+        "adapters": torch.arange(40, dtype=torch.int32) % 3 - 1,
+        "units": torch.tensor([[3, -1, -1], [0, 2, 1]], dtype=torch.int32),
+        "num_units": 4,
+        "most": 3,
+    }
+    sizes = {"UNIT": 8, "TILE": TILE, "TOP_K": 1, "SIZE": 20, "BLOCK": 16, "IN": 16, "PRODUCT": product_dtype(x.dtype)}
+    low, inner = torch.zeros(40, 2 * TILE), torch.zeros(40, 24)
+    rows = {"order": order, "blocks": blocks, "x_stride": x.stride(0)}
+    shrink_choices[(2, 3)](x, a, low=low, FROM_TOKENS=True, **rows, **tables, **sizes)
+    form = {"INNER": 24, "STEP": 1, "UP": 0, "KIND": "silu", "BIAS": False, "OUT": 16}
+    product: dict[str, Any] = {"low": low, "lora_b": b, "LORA": True} | rows | tables | sizes | form
+    experts.into_experts[(2, 3)](x, weight, weight, inner, **product)
+    return [low, inner]
 
 
 def routing(place: Place) -> list[torch.Tensor]:
     del place
     chosen = torch.from_numpy(np.random.default_rng(0).integers(0, 7, 50))
     order, blocks = torch.full((50,), -1, dtype=torch.int32), torch.full((50 // 16 + 7, 3), -1, dtype=torch.int32)
-    experts.route[(7,)](chosen, order, blocks, 50, EXPERTS=7, BLOCK=16, TILE=16)
+    experts.route[(7,)](chosen, order, blocks, 50, 16, EXPERTS=7, TILE=16)
     return [order, blocks]
 
 
@@ -170,7 +198,8 @@ def lora(place: Place, table: bool) -> list[torch.Tensor]:
     before = max(first, second)
     site.a, site.b = (_later(pool, before - units) for pool, units in ((site.a, first), (site.b, second)))
     site.live = torch.ones(len(site.a), dtype=torch.bool)
-    run = TritonLora.plan([(np.arange(4), np.array([2, 0]) + before), (np.arange(4, 9), np.array([1]) + before)], CPU)
+    groups = [(np.arange(4), np.array([2, 0]) + before), (np.arange(4, 9), np.array([1]) + before)]
+    run = TritonLora.plan(groups, 9, CPU)
     out = place.rows(random(9, 40, seed=4))
     if table:
         run.add_rows(site, torch.arange(9) * 33, out)
@@ -223,6 +252,7 @@ CALLS: dict[str, tuple[Call, int]] = {  # and the most that an int32 need hold i
         for mix, lens in (("decodes", [1] * 16), ("short chunks", [1, 3, 16]), ("long chunks", [3, 17, 70]))
     },
     "experts": (routed_experts, 64),
+    "experts, adapters": (adapted_experts, 128),
     "routing": (routing, 64),
     "lora": (lambda place: lora(place, False), 384),
     "lora, table": (lambda place: lora(place, True), 64),
