@@ -166,8 +166,8 @@ def attend(
         full_end, end, end, q, keys, blocks, lowest, highest, greatest, total, summed, block_stride, scale,
         softcap, NUM_KV_HEADS, HEAD, HEAD_PADDED, BLOCK_SIZE, BLOCK_N, SOFTCAP, True,
     )  # fmt: skip
-    # 3. the result, or this split's part of it; which rows of a chunk these are is worked out again, so that it does not
-    # lie in registers meanwhile
+    # 3. the result, or this split's part of it; which rows of a chunk these are is worked out again instead of kept in
+    # registers
     if QUERIES > 1:
         m += tl.minimum(tl.load(entry + 7), 0)  # 0, which the compiler does not know
         in_tile, head_of = m // GROUP, head * GROUP + m % GROUP

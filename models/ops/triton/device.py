@@ -57,8 +57,8 @@ def product_dtype(dtype: torch.dtype) -> Any:
 
 
 def stride_unit(x: torch.Tensor) -> int:
-    """The largest power of two to 16 that divides the stride of the first axis. A kernel that multiplies by it knows how
-    rows are aligned; of strides themselves the compiler knows only whether 16 divides them."""
+    """The largest power of two, at most 16, that divides the stride of the first axis. A kernel that multiplies by it
+    knows how rows are aligned; of strides themselves the compiler knows only whether 16 divides them."""
     return math.gcd(x.stride(0), 16)
 
 
