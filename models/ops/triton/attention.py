@@ -19,6 +19,7 @@ from .device import num_programs, product_dtype, shared_memory, upload
 LOG2_E = 1.4426950408889634
 WRITE_ELEMENTS = 2048  # that one program writes
 SPLITS_AT_A_TIME = 8
+DECODES_PER_CHUNK = 2  # programs that a processor runs at once take so much more of it where they have chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,8 @@ class TritonAttention:
             if low < high:
                 queries = 1 if high == context.num_decodes else tiling.block_m // group
                 whole = _tile(context.query_start_loc[low : high + 1], low, first, ends, queries)
-                pieces, splits = _split(whole, queries, tiling, num_programs(device) // num_kv_heads)
+                programs = num_programs(device) // (1 if queries == 1 else DECODES_PER_CHUNK) // num_kv_heads
+                pieces, splits = _split(whole, queries, tiling, programs)
                 items = _entries(pieces, first, ends, tiling.block_n)
                 arrays += [items] if splits is None else [items, splits]
                 cut.append((low, high, queries, tiling, splits is not None))
