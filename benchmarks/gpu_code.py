@@ -26,7 +26,7 @@ from hybrid.pools.specs import MambaSpec
 
 from .gpu_case import ops
 from .gpu_launches import compiling
-from .gpu_models import BLOCK_SIZE, real_model
+from .gpu_models import BLOCK_SIZE, real_model, tiny_model
 from .machine_code import PROCESSORS, MachineCode
 
 META = torch.device("meta")
@@ -41,6 +41,7 @@ MODELS = (
     "Jamba-v0.1",
     "Qwen3.5-27B",
 )
+TINY = "tiny hybrid"  # for tests
 MULTIPROCESSORS = 132  # of an H200
 CONTEXT = 2047  # before each token that decodes
 STEPS = {"decode": (1,) * 32, "one": (1,), "short": (16,) * 4, "chunks": (2048,) * 4}  # tokens of each row
@@ -89,12 +90,14 @@ def pretended(arch: int) -> Iterator[None]:
         yield
 
 
-def variants(name: str, arch: int) -> Iterator[Variant]:
+def variants(name: str, arch: int, steps: Sequence[str] = (*STEPS, *ADAPTERS)) -> Iterator[Variant]:
     """Of a model's steps."""
     found: dict[Any, Variant] = {}
     with torch.inference_mode(), pretended(arch):
         model = decoder(name)
         for step, counts in {**STEPS, **(ADAPTERS if name == MODELS[0] else {})}.items():
+            if step not in steps:
+                continue
             caches = _caches(model, len(counts) + 2)
             in_graph = set(counts) == {1} and step in STEPS
             context = _decodes(len(counts), caches) if in_graph else _context(counts, caches)
@@ -116,7 +119,7 @@ def variants(name: str, arch: int) -> Iterator[Variant]:
 
 def decoder(name: str) -> Decoder:
     """Without values, in bfloat16."""
-    model = real_model(name)
+    model = tiny_model() if name == TINY else real_model(name)
     tensors = {name: torch.empty(shape, dtype=torch.bfloat16, device=META) for name, shape in model.tensors().items()}
     return Decoder(model, Weights(tensors, torch.bfloat16, META))
 
@@ -171,14 +174,15 @@ def _decodes(rows: int, caches: tuple[Any, ...]) -> DecodeContext:
 def main(arguments: Sequence[str] | None = None) -> int:
     """1 if some launch spills registers in a loop, or needs more shared memory than a program has."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--models", nargs="+", choices=(*MODELS, TINY), default=MODELS)
+    parser.add_argument("--steps", nargs="+", choices=(*STEPS, *ADAPTERS), default=(*STEPS, *ADAPTERS))
     parser.add_argument("--arch", nargs="+", type=int, choices=sorted(PROCESSORS), default=[90])
     args = parser.parse_args(arguments)
     failures = []
     for arch in args.arch:
         for name in tqdm(args.models, desc=f"sm_{arch}", unit="model"):
             tqdm.write(f"\n{name}, sm_{arch}\n{HEADER}")
-            for variant in variants(name, arch):
+            for variant in variants(name, arch, args.steps):
                 tqdm.write(str(variant))
                 if variant.code.spills or not variant.code.resident:
                     failures.append(f"{name}, sm_{arch}: {variant}")

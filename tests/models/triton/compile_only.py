@@ -154,6 +154,8 @@ def main() -> None:
         for head_size in (128, 256, 512):
             attention(head_size, torch.bfloat16, [9], [20], PROCESSORS[ARCH].per_program)
     check(others, PROCESSORS[ARCH].per_program)
+    for code in (MachineCode.of(launch.kernel) for launch in others if launch.kernel.metadata.name == "attend"):
+        assert code.products == {"wgmma"} and code.asynchronous and code.resident, code  # tensor cores, and loads ahead
     print("\n".join(sorted({launch.kernel.metadata.name for launch in launches})))
 
 
