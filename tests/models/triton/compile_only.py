@@ -119,6 +119,25 @@ def routed_experts(dtype: torch.dtype, tokens: int, stacks: tuple[int, int, int]
         experts.run(x, chosen, torch.empty(tokens, 4), weights)
 
 
+def launch_all() -> None:
+    """Every kernel, cut as a device with the least shared memory has it."""
+    attention(128, torch.bfloat16, [600, 9], [1, 20])
+    attention(512, torch.bfloat16, [9], [20])
+    attention(64, torch.float32, [9, 9], [1, 20])
+    decode_step()
+    elementwise(torch.bfloat16)
+    recurrent(torch.bfloat16, [1, 70, 20])
+    lora(torch.bfloat16, 5)
+    lora(torch.bfloat16, 70)
+    lora(torch.float32, 70)
+    for tokens in (2, 64, 600, 4000):
+        routed_experts(torch.bfloat16, tokens, (64, 2048, 768), True, False)
+    routed_experts(torch.bfloat16, 70, (8, 2880, 2880), True, True)
+    routed_experts(torch.float32, 4000, (64, 100, 70), False, False)
+    for by_weight in (False, True):
+        sampling.threshold(torch.ones(2, 5000), torch.ones(2, dtype=torch.float64), by_weight)
+
+
 def check(launches: Iterable[Launch], shared_memory: int) -> None:
     """None needs more memory than there is or spills registers in a loop; threads read 16 bytes of caches at a time."""
     for kernel in {launch.kernel for launch in launches}:
@@ -134,21 +153,7 @@ def check(launches: Iterable[Launch], shared_memory: int) -> None:
 def main() -> None:
     """Prints the names of the kernels."""
     with compiling(ARCH) as launches:
-        attention(128, torch.bfloat16, [600, 9], [1, 20])
-        attention(512, torch.bfloat16, [9], [20])
-        attention(64, torch.float32, [9, 9], [1, 20])
-        decode_step()
-        elementwise(torch.bfloat16)
-        recurrent(torch.bfloat16, [1, 70, 20])
-        lora(torch.bfloat16, 5)
-        lora(torch.bfloat16, 70)
-        lora(torch.float32, 70)
-        for tokens in (2, 64, 600, 4000):
-            routed_experts(torch.bfloat16, tokens, (64, 2048, 768), True, False)
-        routed_experts(torch.bfloat16, 70, (8, 2880, 2880), True, True)
-        routed_experts(torch.float32, 4000, (64, 100, 70), False, False)
-        for by_weight in (False, True):
-            sampling.threshold(torch.ones(2, 5000), torch.ones(2, dtype=torch.float64), by_weight)
+        launch_all()
     check(launches, LEAST_SHARED_MEMORY)
     with compiling(ARCH) as others:
         for head_size in (128, 256, 512):
