@@ -121,8 +121,10 @@ def with_adapters(plan: StepPlan) -> StepPlan:
 
 
 def real_model(name: str) -> Model:
-    """By its configuration; what sees images is left out."""
-    return replace(read_model(json.loads((CONFIGS / f"{name}.json").read_text())), vision=None)
+    """By its configuration, in bfloat16; what sees images is left out."""
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    config.pop("quantization_config", None)
+    return replace(read_model(config), vision=None)
 
 
 def tiny_model() -> Model:

@@ -1,6 +1,7 @@
 """The short form of `benchmarks/gpu.py`, without a GPU in Triton's interpreter, and what its long form needs."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu_attention, gpu_elementwise, gpu_experts, gpu_lora, gpu_recurrent, gpu_sampling
+from benchmarks import gpu_attention, gpu_code, gpu_elementwise, gpu_experts, gpu_lora, gpu_recurrent, gpu_sampling
 from benchmarks.gpu import main
 from benchmarks.gpu_case import Rates, Work, error
 from benchmarks.gpu_models import REAL, RandomTensors, real_model, roofline
@@ -92,3 +93,15 @@ def test_random_weights_are_finite_and_of_about_unit_gain() -> None:
     name = next(name for name, shape in model.tensors().items() if len(shape) == 2 and "in_proj" in name)
     assert tensors[name].shape == model.tensors()[name]
     assert float(tensors[name][:64].float().norm(dim=1).mean()) == pytest.approx(1, rel=0.05)
+
+
+def test_machine_code_of_a_model_is_read() -> None:
+    """Every line has the columns of the head, and nothing of a tiny model spills."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    program = [sys.executable, "-m", "benchmarks.gpu_code", "--models", gpu_code.TINY, "--steps", "one", "chunks"]
+    output = subprocess.run(program, check=True, capture_output=True, text=True, env=environment).stdout
+    lines = [line.split() for line in output.splitlines() if line[:1].strip()][2:]
+    assert {"attend", "combine", "conv_step", "cut", "ssd_read", "ssd_step", "write"} <= {line[0] for line in lines}
+    assert all(0 < int(line[1]) < 256 and line[2] == "-" and int(line[5]) > 0 for line in lines)
+    chunks = next(line for line in lines if line[0] == "attend" and line[8] == "wgmma")
+    assert int(chunks[9]) > 0 and any(load.startswith("128:") for load in chunks[10:])

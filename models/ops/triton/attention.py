@@ -19,6 +19,7 @@ from .device import ALIGNMENT, num_programs, product_dtype, shared_memory, uploa
 LOG2_E = 1.4426950408889634
 WRITE_ELEMENTS = 2048  # that one program writes
 SPLITS_AT_A_TIME = 8
+DECODES_PER_CHUNK = 2  # programs that a processor runs at once take so much more of it where they have chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Tiling:
     num_stages: int
 
 
-CHUNK_BLOCKS = ((128, 64), (128, 32), (64, 64), (64, 32), (32, 32), (32, 16), (16, 16))  # block_m, block_n
+# block_m, block_n
+CHUNK_BLOCKS = ((128, 128), (128, 64), (64, 64), (64, 32), (64, 16), (32, 32), (32, 16), (16, 16))
 BUFFERS = 2  # of keys and of values, that are loaded while others are multiplied
 
 
@@ -51,15 +53,19 @@ def decode_tiling(group: int, head_size: int, itemsize: int) -> Tiling:
 
 def chunk_tiling(group: int, head_size: int, itemsize: int, shared_memory: int) -> Tiling:
     """For rows of several queries: the largest tile whose operands fit shared memory (bytes) and whose sums fit
-    registers. float32 is multiplied outside the tensor cores, with small tiles."""
+    registers, by what the compiler spills (`benchmarks/gpu_code.py`). float32 is multiplied outside the tensor cores,
+    with small tiles."""
     padded, least = _padded(head_size), next_power_of_2(group)
-    most = (32768 if itemsize == 2 else 4096) // padded
+    if itemsize == 2:
+        most_m, most_n = 32768 // padded, min(max(64, padded), 16384 // padded if padded <= 256 else 16)
+    else:
+        most_m, most_n = 4096 // padded, max(16, 2048 // padded)
     for block_m, block_n in CHUNK_BLOCKS:
         fits = (block_m + 2 * BUFFERS * block_n) * padded * itemsize < shared_memory
-        if fits and block_m <= most:
+        if fits and block_m <= most_m and block_n <= most_n:
             break
     block_m = max(block_m, least)
-    many = itemsize == 4 or block_m == 128 or block_m * padded > 16384
+    many = itemsize == 4 or block_m == 128 or block_m * padded >= 16384
     return Tiling(block_m, block_n, 1024, 8 if many else 4, 3)
 
 
@@ -116,7 +122,8 @@ class TritonAttention:
             if low < high:
                 queries = 1 if high == context.num_decodes else tiling.block_m // group
                 whole = _tile(context.query_start_loc[low : high + 1], low, first, ends, queries)
-                pieces, splits = _split(whole, queries, tiling, num_programs(device) // num_kv_heads)
+                programs = num_programs(device) // (1 if queries == 1 else DECODES_PER_CHUNK) // num_kv_heads
+                pieces, splits = _split(whole, queries, tiling, programs)
                 items = _entries(pieces, first, ends, tiling.block_n)
                 arrays += [items] if splits is None else [items, splits]
                 cut.append((low, high, queries, tiling, splits is not None))

@@ -166,7 +166,14 @@ def attend(
         full_end, end, end, q, keys, blocks, lowest, highest, greatest, total, summed, block_stride, scale,
         softcap, NUM_KV_HEADS, HEAD, HEAD_PADDED, BLOCK_SIZE, BLOCK_N, SOFTCAP, True,
     )  # fmt: skip
-    # 3. the result, or this split's part of it
+    # 3. the result, or this split's part of it; which rows of a chunk these are is worked out again instead of kept in
+    # registers
+    if QUERIES > 1:
+        m += tl.minimum(tl.load(entry + 7), 0)  # 0, which the compiler does not know
+        in_tile, head_of = m // GROUP, head * GROUP + m % GROUP
+        valid = in_tile < count
+        tokens = (token + in_tile).to(tl.int64)
+        mask = valid[:, None] & (d < HEAD)[None, :]
     if SPLIT:
         place = (tile * QUERIES + in_tile).to(tl.int64) * (NUM_KV_HEADS * GROUP) + head_of
         tl.store(totals + place * 2, greatest, mask=valid)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton import cdiv, next_power_of_2
 
+from .device import stride_unit
 from .recurrent_tables import RecurrentTables
 
 CHANNELS = 256  # per program, of rows with one token and of states
@@ -30,10 +31,11 @@ def decodes(
     and writes its snapshots."""
     rows, channels = tables.decodes, x.shape[1]
     assert rows is not None and _is_fit(x, weight, conv)
-    wide = _wide(channels)
+    wide, unit = _wide(channels), stride_unit(x)
     conv_step[(rows.num_rows, cdiv(channels, wide))](
-        *(x, weight, weight if bias is None else bias, conv, out, rows.rows, tables.snapshots, x.stride(0)),
-        **{"C": channels, "TAIL": conv.shape[1], "HAS_BIAS": bias is not None, "WIDE": wide},
+        *(x, weight, weight if bias is None else bias, conv, out, rows.rows, tables.snapshots, x.stride(0) // unit),
+        **{"UNIT": unit, "C": channels, "TAIL": conv.shape[1], "HAS_BIAS": bias is not None, "WIDE": wide},
+        num_warps=1,
     )
     return out
 
@@ -49,10 +51,11 @@ def chunks(
     """The rows with several tokens, otherwise as `decodes`."""
     rows, channels = tables.chunks, x.shape[1]
     assert rows is not None and _is_fit(x, weight, conv)
-    some = min(_wide(channels), max(16, CHUNK_ELEMENTS // rows.block_size))
+    some, unit = min(_wide(channels), max(16, CHUNK_ELEMENTS // rows.block_size)), stride_unit(x)
     conv_chunk[(rows.num_blocks, cdiv(channels, some))](
-        *(x, weight, weight if bias is None else bias, conv, out, rows.rows, rows.blocks, x.stride(0)),
-        **{"C": channels, "TAIL": conv.shape[1], "HAS_BIAS": bias is not None, "Q": rows.block_size, "WIDE": some},
+        *(x, weight, weight if bias is None else bias, conv, out, rows.rows, rows.blocks, x.stride(0) // unit),
+        **{"UNIT": unit, "C": channels, "TAIL": conv.shape[1], "HAS_BIAS": bias is not None},
+        **{"Q": rows.block_size, "WIDE": some},
     )
     keep(tables, x, conv)
     return out
@@ -62,9 +65,11 @@ def keep(tables: RecurrentTables, x: torch.Tensor, conv: torch.Tensor) -> None:
     """Mutates conv: what the rows with several tokens leave behind, once all who read their states have done so."""
     rows, channels = tables.chunks, x.shape[1]
     assert rows is not None
-    wide = _wide(channels)
+    wide, unit = _wide(channels), stride_unit(x)
     conv_keep[(rows.num_rows, cdiv(channels, wide))](
-        *(x, conv, rows.rows, tables.snapshots, x.stride(0)), **{"C": channels, "TAIL": conv.shape[1], "WIDE": wide}
+        *(x, conv, rows.rows, tables.snapshots, x.stride(0) // unit),
+        **{"UNIT": unit, "C": channels, "TAIL": conv.shape[1], "WIDE": wide},
+        num_warps=1,
     )
 
 
@@ -85,7 +90,8 @@ def conv_step(
     out,  # [T, C]
     rows,  # [D, 4]
     snapshots,  # [S, 4]
-    x_stride,
+    x_stride,  # in UNITs
+    UNIT: tl.constexpr,
     C: tl.constexpr,
     TAIL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -99,7 +105,7 @@ def conv_step(
     end = tl.load(rows + row * 4 + 3)
     c = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     inside = c < C
-    now = tl.load(x + row.to(tl.int64) * x_stride + c, mask=inside, other=0)
+    now = tl.load(x + row.to(tl.int64) * (x_stride * UNIT) + c, mask=inside, other=0)
     total = now.to(tl.float32) * tl.load(weight + TAIL * C + c, mask=inside, other=0).to(tl.float32)
     if HAS_BIAS:
         total += tl.load(bias + c, mask=inside, other=0).to(tl.float32)
@@ -128,7 +134,8 @@ def conv_chunk(
     out,  # [T, C]
     rows,  # [R, 8]
     blocks,  # [B, 5]
-    x_stride,
+    x_stride,  # in UNITs
+    UNIT: tl.constexpr,
     C: tl.constexpr,
     TAIL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -152,7 +159,7 @@ def conv_chunk(
         factor = tl.load(weight + k * C + c, mask=c < C, other=0).to(tl.float32)[None, :]
         at = token - begin + t - (TAIL - k)  # place in the chunk; below 0: in the state
         tokens = (begin + at).to(tl.int64)
-        seen = tl.load(x + tokens[:, None] * x_stride + c[None, :], mask=inside & (at >= 0)[:, None], other=0)
+        seen = tl.load(x + tokens[:, None] * (x_stride * UNIT) + c[None, :], mask=inside & (at >= 0)[:, None], other=0)
         total += seen.to(tl.float32) * factor
         if k < TAIL and token == begin and source >= 0:
             past = conv + (source * TAIL + TAIL + at)[:, None] * C + c[None, :]
@@ -167,7 +174,8 @@ def conv_keep(
     conv,  # [slots, TAIL, C]
     rows,  # [R, 8]
     snapshots,  # [S, 4]
-    x_stride,
+    x_stride,  # in UNITs
+    UNIT: tl.constexpr,
     C: tl.constexpr,
     TAIL: tl.constexpr,
     WIDE: tl.constexpr,  # channels
@@ -189,7 +197,7 @@ def conv_keep(
             length = tl.load(snapshots + i * 4 + 1)
         for k in tl.static_range(TAIL):  # oldest first: none is read after it was overwritten
             at = length - TAIL + k
-            fresh = tl.load(x + (token + at) * x_stride + c, mask=inside & (at >= 0), other=0)
+            fresh = tl.load(x + (token + at) * (x_stride * UNIT) + c, mask=inside & (at >= 0), other=0)
             past = conv + (source * TAIL + TAIL + at) * C + c
             kept = tl.load(past, mask=inside & (at < 0) & (source >= 0), other=0)
             value = tl.where(at >= 0, fresh.to(conv.dtype.element_ty), kept)

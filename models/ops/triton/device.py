@@ -1,5 +1,6 @@
 """What launches need of a device: whether kernels run there, indices on it, how many programs fill it."""
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -53,6 +54,12 @@ def product_dtype(dtype: torch.dtype) -> Any:
     if interpreted() or dtype == torch.float32:
         return tl.float32
     return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[dtype]
+
+
+def stride_unit(x: torch.Tensor) -> int:
+    """The largest power of two, at most 16, that divides the stride of the first axis. A kernel that multiplies by it
+    knows how rows are aligned; of strides themselves the compiler knows only whether 16 divides them."""
+    return math.gcd(x.stride(0), 16)
 
 
 def upload(arrays: Sequence[Ints], device: torch.device) -> list[torch.Tensor]:

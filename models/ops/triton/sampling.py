@@ -25,7 +25,7 @@ def _ordered(x):
     return tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
 
 
-@triton.jit(do_not_specialize=["size", "shift"])
+@triton.jit(do_not_specialize=["shift"])
 def measure(
     logits,  # [rows, size]
     largest,  # [rows]

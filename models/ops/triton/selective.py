@@ -1,8 +1,9 @@
 """The scan of Mamba-1 by Triton's kernels, over a mixed batch; with one state per channel it is also that of RG-LRU.
 
 Symbols: see `ops/selective.py`, the reference; Q tokens per block, B blocks. Inside a block the recurrence runs token
-by token, in all blocks of all chunks and all channels at once. Where a chunk has several blocks, a first pass finds
-what each adds to the state, a second one the state before each. Everything is in float32. Tables: `recurrent_tables`.
+by token, in all blocks of all chunks and all channels at once; four tokens are loaded before the first is used. Where a
+chunk has several blocks, a first pass finds what each adds to the state, a second one the state before each. Everything
+is in float32. Tables: `recurrent_tables`.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -18,6 +19,7 @@ from triton import cdiv, next_power_of_2
 from .recurrent_tables import RecurrentTables
 
 ELEMENTS = 512  # of a state, per program
+TOKEN_ELEMENTS = 256  # of one where tokens follow one another: threads load what they use, without waiting for others
 CHANNELS = 128  # per program, at most
 
 
@@ -44,8 +46,9 @@ def scan(
     a, b, c = (x, x, x) if maps is None else (maps.a, maps.b, maps.c)
     assert b.stride(1) == c.stride(1) == 1 and (maps is None or a.is_contiguous())
     wide = next_power_of_2(size)
-    some = min(next_power_of_2(channels), CHANNELS, max(16, ELEMENTS // wide))
+    some, few = (min(next_power_of_2(channels), CHANNELS, max(16, n // wide)) for n in (ELEMENTS, TOKEN_ELEMENTS))
     sizes = {"N": size, "W": channels, "BLOCK_N": wide, "BLOCK_W": some, "MAPS": maps is not None}
+    of_tokens = sizes | {"BLOCK_W": few}
     strides = (x.stride(0), rate.stride(0), b.stride(0))
     tiles = cdiv(channels, some)
     decodes, chunks = tables.decodes, tables.chunks
@@ -58,13 +61,13 @@ def scan(
         if chunks.is_cut:
             states = ssm.new_empty(chunks.num_blocks, size, channels, dtype=torch.float32)
             totals = ssm.new_empty(chunks.num_blocks, channels, dtype=torch.float32)
-            selective_add[(chunks.num_blocks, tiles)](
-                *(x, rate, a, b, states, totals, chunks.rows, chunks.blocks, *strides), **sizes, num_warps=1
+            selective_add[(chunks.num_blocks, cdiv(channels, few))](
+                *(x, rate, a, b, states, totals, chunks.rows, chunks.blocks, *strides), **of_tokens, num_warps=1
             )
             selective_carry[(chunks.num_rows, tiles)](states, totals, a, ssm, chunks.rows, **sizes, num_warps=1)
-        selective_read[(chunks.num_blocks, tiles)](
+        selective_read[(chunks.num_blocks, cdiv(channels, few))](
             *(x, rate, a, b, c, states, ssm, y, chunks.rows, chunks.blocks, tables.snapshots, *strides, c.stride(0)),
-            **sizes,
+            **of_tokens,
             IS_CUT=chunks.is_cut,
             num_warps=1,
         )
@@ -73,14 +76,16 @@ def scan(
 
 @triton.jit
 def _load(
-    x, rate, b, token, n, w, x_stride, rate_stride, b_stride, N: tl.constexpr, W: tl.constexpr, MAPS: tl.constexpr
+    x, rate, b, token, end, n, w, x_stride, rate_stride, b_stride, N: tl.constexpr, W: tl.constexpr, MAPS: tl.constexpr
 ):
-    """Of one token: its rate [BLOCK_W], and what it adds to the state [BLOCK_N, BLOCK_W]."""
-    token = token.to(tl.int64)
-    speed = tl.load(rate + token * rate_stride + w, mask=w < W, other=0).to(tl.float32)
-    added = tl.load(x + token * x_stride + w, mask=w < W, other=0).to(tl.float32)[None, :]
+    """Of one token: its rate [BLOCK_W], and what it adds to the state [BLOCK_N, BLOCK_W]. From `end` on both are 0: the
+    state stays as it is."""
+    mask = (w < W) & (token < end)
+    token = tl.cast(token, tl.int64)
+    speed = tl.load(rate + token * rate_stride + w, mask=mask, other=0).to(tl.float32)
+    added = tl.load(x + token * x_stride + w, mask=mask, other=0).to(tl.float32)[None, :]
     if MAPS:
-        inward = tl.load(b + token * b_stride + n, mask=n < N, other=0).to(tl.float32)
+        inward = tl.load(b + token * b_stride + n, mask=(n < N) & (token < end), other=0).to(tl.float32)
         added = inward[:, None] * (added * speed[None, :])
     return speed, added
 
@@ -94,12 +99,21 @@ def _rates(a, n, w, N: tl.constexpr, W: tl.constexpr, MAPS: tl.constexpr):
 
 
 @triton.jit
-def _out(c, h, token, n, c_stride, N: tl.constexpr, MAPS: tl.constexpr):
-    """y [BLOCK_W] of one token; h [BLOCK_N, BLOCK_W] is 0 beyond N."""
+def _outward(c, token, end, n, c_stride, N: tl.constexpr, MAPS: tl.constexpr):
+    """By what the states of one token are summed up [BLOCK_N]."""
     if MAPS:
-        outward = tl.load(c + token.to(tl.int64) * c_stride + n, mask=n < N, other=0).to(tl.float32)
-        h = h * outward[:, None]
-    return tl.sum(h, 0)
+        return tl.load(c + tl.cast(token, tl.int64) * c_stride + n, mask=(n < N) & (token < end), other=0).to(
+            tl.float32
+        )
+    return tl.full([n.shape[0]], 1.0, tl.float32)
+
+
+@triton.jit
+def _read(h, speed, added, outward, rates, y, token, end, w, W: tl.constexpr):
+    """The state [BLOCK_N, BLOCK_W] after one token, which is read; 0 beyond N."""
+    h = h * tl.exp(speed[None, :] * rates) + added
+    tl.store(y + tl.cast(token, tl.int64) * W + w, tl.sum(h * outward[:, None], 0), mask=(w < W) & (token < end))
+    return h
 
 
 @triton.jit
@@ -134,12 +148,12 @@ def selective_step(
     mask = (n < N)[:, None] & (w < W)[None, :]
     at = n[:, None] * W + w[None, :]
     h = tl.load(ssm + source * (N * W) + at, mask=mask & (source >= 0), other=0)
-    speed, added = _load(x, rate, b, row, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
-    h = h * tl.exp(speed[None, :] * _rates(a, n, w, N, W, MAPS)) + added
+    speed, added = _load(x, rate, b, row, row + 1, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
+    outward = _outward(c, row, row + 1, n, c_stride, N, MAPS)
+    h = _read(h, speed, added, outward, _rates(a, n, w, N, W, MAPS), y, row, row + 1, w, W)
     tl.store(ssm + target * (N * W) + at, h, mask=mask & (target >= 0))
     for i in range(first, end):
         tl.store(ssm + tl.load(snapshots + i * 4).to(tl.int64) * (N * W) + at, h, mask=mask)
-    tl.store(y + row.to(tl.int64) * W + w, _out(c, h, row, n, c_stride, N, MAPS), mask=w < W)
 
 
 @triton.jit
@@ -172,10 +186,17 @@ def selective_add(
         rates = _rates(a, n, w, N, W, MAPS)
         h = tl.zeros([BLOCK_N, BLOCK_W], tl.float32)
         total = tl.zeros([BLOCK_W], tl.float32)
-        for t in range(count):
-            speed, added = _load(x, rate, b, token + t, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
-            h = h * tl.exp(speed[None, :] * rates) + added
-            total += speed
+        stop = token + count
+        for t in range(token, stop, 4):
+            speed0, added0 = _load(x, rate, b, t, stop, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
+            speed1, added1 = _load(x, rate, b, t + 1, stop, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
+            speed2, added2 = _load(x, rate, b, t + 2, stop, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
+            speed3, added3 = _load(x, rate, b, t + 3, stop, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
+            h = h * tl.exp(speed0[None, :] * rates) + added0
+            h = h * tl.exp(speed1[None, :] * rates) + added1
+            h = h * tl.exp(speed2[None, :] * rates) + added2
+            h = h * tl.exp(speed3[None, :] * rates) + added3
+            total += speed0 + speed1 + speed2 + speed3
         at = block.to(tl.int64) * N
         tl.store(states + (at + n)[:, None] * W + w[None, :], h, mask=(n < N)[:, None] & (w < W)[None, :])
         tl.store(totals + block.to(tl.int64) * W + w, total, mask=w < W)
@@ -256,18 +277,26 @@ def selective_read(
         h = tl.load(ssm + source * (N * W) + at, mask=mask & (source >= 0), other=0)
     rates = _rates(a, n, w, N, W, MAPS)
     # from snapshot to snapshot, then to the end
-    done = token * 0
+    done = token
     for i in range(first, end + 1):
-        stop, slot = count, tl.full([], -1, tl.int64)
+        stop, slot = token + count, tl.full([], -1, tl.int64)
         if i < end:
-            stop = tl.load(snapshots + i * 4 + 3) + 1
+            stop = token + tl.load(snapshots + i * 4 + 3) + 1
             slot = tl.load(snapshots + i * 4).to(tl.int64)
         elif block + 1 == tl.load(rows + row * 8 + 5):
             slot = tl.load(rows + row * 8 + 1).to(tl.int64)
-        for t in range(done, stop):
-            here = token + t
-            speed, added = _load(x, rate, b, here, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
-            h = h * tl.exp(speed[None, :] * rates) + added
-            tl.store(y + here.to(tl.int64) * W + w, _out(c, h, here, n, c_stride, N, MAPS), mask=w < W)
+        for t in range(done, stop, 4):
+            speed0, added0 = _load(x, rate, b, t, stop, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
+            speed1, added1 = _load(x, rate, b, t + 1, stop, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
+            speed2, added2 = _load(x, rate, b, t + 2, stop, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
+            speed3, added3 = _load(x, rate, b, t + 3, stop, n, w, x_stride, rate_stride, b_stride, N, W, MAPS)
+            outward0 = _outward(c, t, stop, n, c_stride, N, MAPS)
+            outward1 = _outward(c, t + 1, stop, n, c_stride, N, MAPS)
+            outward2 = _outward(c, t + 2, stop, n, c_stride, N, MAPS)
+            outward3 = _outward(c, t + 3, stop, n, c_stride, N, MAPS)
+            h = _read(h, speed0, added0, outward0, rates, y, t, stop, w, W)
+            h = _read(h, speed1, added1, outward1, rates, y, t + 1, stop, w, W)
+            h = _read(h, speed2, added2, outward2, rates, y, t + 2, stop, w, W)
+            h = _read(h, speed3, added3, outward3, rates, y, t + 3, stop, w, W)
         tl.store(ssm + slot * (N * W) + at, h, mask=mask & (slot >= 0))
         done = stop

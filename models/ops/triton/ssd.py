@@ -16,6 +16,7 @@ from .recurrent_tables import RecurrentTables
 STEP_ELEMENTS = 4096  # of a state, per program
 PASS_ELEMENTS = 1024
 MAX_P, MAX_N = 64, 128  # of tiles
+READ_BYTES, READ_N = 128, 64  # of tiles of x and of states, where states are read: what registers hold
 AHEAD_BYTES = 256  # of a row of c
 HEADS = 4  # that share one product of c and b
 
@@ -86,10 +87,12 @@ def chunks(
     # loaded ahead where it fits the shared memory of every device
     stages = 2 if b.element_size() * sizes["BLOCK_N"] * n_tiles <= AHEAD_BYTES else 1
     shared = HEADS if per_group % HEADS == 0 else 1
-    grid = (rows.num_blocks, heads // shared, p_tiles)
+    few = READ_BYTES // b.element_size()
+    reads = {"BLOCK_P": min(sizes["BLOCK_P"], few), "BLOCK_N": min(sizes["BLOCK_N"], READ_N)}
+    grid = (rows.num_blocks, heads // shared, cdiv(channels, reads["BLOCK_P"]))
     kernels.ssd_read[grid](
         *(x, dt, b, c, decay, states, y, rows.blocks, *strides, c.stride(0)),
-        **sizes,
+        **(sizes | reads),
         SHARED=shared,
         num_stages=stages,
     )

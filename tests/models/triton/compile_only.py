@@ -2,16 +2,14 @@
 cannot see (types, shapes of products, shared memory) fails here. Run as a program, without TRITON_INTERPRET.
 """
 
-import functools
 import math
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
 
+from benchmarks.gpu_launches import Launch, compiling
+from benchmarks.machine_code import PROCESSORS, MachineCode, resources
 from hybrid.models.context import AttentionCache, DecodeContext, StateCache
 from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.decode_lora import DecodeLora
@@ -27,36 +25,11 @@ from hybrid.pools.specs import LORA_RANK_UNIT
 from tests.models.triton.batches import SLOTS, Sizes, make, recurrent_rows
 
 CPU = torch.device("cpu")
-SHARED_MEMORY = 227 * 1024  # bytes that a program may have on the GPU that it is compiled for
-
-
-class NoDriver:
-    """What compilation asks of a driver."""
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-def compile_only() -> list[Any]:
-    """Mutates triton: launches compile and run nothing. The list grows by what they compiled."""
-    compiled: list[Any] = []
-    run = JITFunction.run
-
-    @functools.wraps(run)
-    def compile_it(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        kernel = run(self, *args, grid=grid, warmup=True, **options)
-        compiled.append(kernel)
-        return kernel
-
-    JITFunction.run = compile_it
-    triton.runtime.driver.set_active(NoDriver())
-    return compiled
+ARCH = 90
+STATES = {"delta_carry", "delta_step", "selective_carry", "selective_step", "ssd_carry", "ssd_step"}
+VECTORS = {"attend", "conv_chunk", "conv_keep", "conv_step"}  # these read caches, too, and nothing by single elements
+WHOLE = ("ld.global.v4.b32", ", 0x10")  # instructions that load 16 bytes per thread: to registers, to shared memory
+SINGLE = "ld.global.b16"
 
 
 def attention(
@@ -97,7 +70,7 @@ def recurrent(dtype: torch.dtype, lens: list[int]) -> None:
     run = TritonRecurrent.of(recurrent_rows(lens, CPU))
     tokens, cut = sum(lens), 16  # what lies between tokens
 
-    def view(*shape: int, kind: torch.dtype = dtype) -> torch.Tensor:
+    def view(*shape: int, kind: torch.dtype = dtype, cut: int = cut) -> torch.Tensor:
         size = math.prod(shape)
         return torch.ones(tokens, size + cut, dtype=kind)[:, :size].view(tokens, *shape)
 
@@ -105,7 +78,7 @@ def recurrent(dtype: torch.dtype, lens: list[int]) -> None:
         return StateCache(torch.ones(SLOTS, 3, 256, dtype=dtype), torch.ones(SLOTS, *shape))
 
     float32 = torch.float32
-    run.conv(view(256), torch.ones(4, 256, dtype=dtype), torch.ones(256, dtype=dtype), cache(0))
+    run.conv(view(256, cut=8), torch.ones(4, 256, dtype=dtype), torch.ones(256, dtype=dtype), cache(0))
     for heads, channels, size in ((8, 64, 128), (4, 128, 256)):
         b, c = view(1, size), view(1, size)
         dt = view(heads, kind=float32)
@@ -157,9 +130,8 @@ def routed_experts(
         experts.run(x, chosen, torch.empty(tokens, 4), weights, changes)
 
 
-def main() -> None:
-    """Prints the names of the kernels."""
-    compiled = compile_only()
+def launch_all() -> None:
+    """Every kernel, cut as a device with the least shared memory has it."""
     attention(128, torch.bfloat16, [600, 9], [1, 20])
     attention(512, torch.bfloat16, [9], [20])
     attention(64, torch.float32, [9, 9], [1, 20])
@@ -177,13 +149,32 @@ def main() -> None:
         routed_experts(torch.float32, 4000, (64, 100, 70), False, False, rank)
     for by_weight in (False, True):
         sampling.threshold(torch.ones(2, 5000), torch.ones(2, dtype=torch.float64), by_weight)
-    for kernel in compiled:
-        assert kernel.metadata.shared <= LEAST_SHARED_MEMORY, (kernel.name, kernel.metadata)
-    for head_size in (128, 256, 512):
-        attention(head_size, torch.bfloat16, [9], [20], SHARED_MEMORY)
-    for kernel in compiled:
-        assert kernel.metadata.shared <= SHARED_MEMORY, (kernel.name, kernel.metadata)
-    print("\n".join(sorted({kernel.name for kernel in compiled})))
+
+
+def check(launches: Iterable[Launch], shared_memory: int) -> None:
+    """None needs more memory than there is or spills registers in a loop; threads read 16 bytes of caches at a time."""
+    for kernel in {launch.kernel for launch in launches}:
+        name = kernel.metadata.name
+        assert kernel.metadata.shared <= shared_memory, (name, kernel.metadata)
+        stack = resources(kernel)[1]
+        assert stack == 0 or MachineCode.of(kernel).spills == 0, f"{name} spills {stack} bytes: {kernel.metadata}"
+        text = kernel.asm["ptx"]
+        assert name not in STATES | VECTORS or any(load in text for load in WHOLE), f"{name} reads few bytes at a time"
+        assert name not in VECTORS or SINGLE not in text, f"{name} reads single elements"
+
+
+def main() -> None:
+    """Prints the names of the kernels."""
+    with compiling(ARCH) as launches:
+        launch_all()
+    check(launches, LEAST_SHARED_MEMORY)
+    with compiling(ARCH) as others:
+        for head_size in (128, 256, 512):
+            attention(head_size, torch.bfloat16, [9], [20], PROCESSORS[ARCH].per_program)
+    check(others, PROCESSORS[ARCH].per_program)
+    for code in (MachineCode.of(launch.kernel) for launch in others if launch.kernel.metadata.name == "attend"):
+        assert code.products == {"wgmma"} and code.asynchronous and code.resident, code  # tensor cores, and loads ahead
+    print("\n".join(sorted({launch.kernel.metadata.name for launch in launches})))
 
 
 if __name__ == "__main__":
