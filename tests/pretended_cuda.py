@@ -43,8 +43,12 @@ class _Names(TorchFunctionMode):
                 self._device.wait(name)
                 return func(first.inner, *args[1:], **kwargs)
             if name in ("__getitem__", "__setitem__"):
-                indices = args[1] if isinstance(args[1], tuple) else (args[1],)
-                assert not any(isinstance(index, list | np.ndarray) for index in indices), "an index of the host's"
+                one = not isinstance(args[1], tuple)
+                indices = tuple(
+                    torch.as_tensor(index) if isinstance(index, list | np.ndarray) else index
+                    for index in ((args[1],) if one else args[1])
+                )
+                args[1] = indices[0] if one else indices
         return func(*args, **kwargs)
 
     def _named(self, value: Any) -> Any:
@@ -65,18 +69,18 @@ def pretended(patch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
 
         def __init__(self, *_: Any, **__: Any) -> None:
             super().__init__()
-            self._copies = 0
+            self._until = 0
 
         def record(self, stream: Stream | None = None) -> None:
             self.seen = {}
             self.wait_for(stream or device.stream)
-            self._copies = device.num_copies
+            self._until = device.num_started
 
         def wait(self, stream: Stream | None = None) -> None:
             (stream or device.stream).wait_for(self)
 
         def synchronize(self) -> None:
-            device.wait("an event", self._copies)
+            device.wait("an event", self._until)
 
     class Streams(Stream):
         def __init__(self, *_: Any, **__: Any) -> None:

@@ -23,6 +23,7 @@ WAITING = {  # operations for whose result the host asks
     *("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "argwhere", "masked_select"),
     *("_unique2", "unique_dim", "unique_consecutive", "bincount", "histc", "one_hot"),
 }
+INDEXED = {"index", "index_put", "index_put_"}
 COPIES = {"_to_copy", "to", "cpu"}
 OURS = re.compile(f"{re.escape(str(Path(__file__).parents[1]))}/((hybrid|models|encoders|adapters)/.*)")
 
@@ -105,15 +106,18 @@ class PretendedDevice(TorchDispatchMode):
         self.launched: list[str] = []  # Triton's kernels
         self.current = 0  # device
         self.stream = Stream()
-        self.num_copies = 0  # to the host that nobody waited for, since the start
+        self.num_done = 0  # of all operations, since the start: those that somebody knows are done
+        self.num_started = 0
         self._pinned: dict[int, Any] = {}  # storages by where they lie; kept, so that nothing else comes there
         self._memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
         self._leaving: list[tuple[torch.Tensor, torch.Tensor]] = []  # pinned sources, and what was copied from them
         self._arriving: list[tuple[int, torch.Tensor, torch.Tensor]] = []  # number, destination, what will be there
         self._graph: Graph | None = None
 
-    def wait(self, what: str, copies: int | None = None) -> None:
-        """The host waits until the device has done everything; or the first so many copies, at least."""
+    def wait(self, what: str, until: int | None = None) -> None:
+        """The host waits until the device has done everything; or so many operations."""
+        if until is not None and until <= self.num_done:
+            return
         frame: Any = sys._getframe(1)
         while frame is not None and not OURS.match(frame.f_code.co_filename):
             frame = frame.f_back
@@ -123,7 +127,8 @@ class PretendedDevice(TorchDispatchMode):
         self.waits.append(f"{what}{where}")
         for source, copied in self._leaving:
             assert torch.equal(_bytes(source), _bytes(copied)), "the host wrote what was still to be copied"
-        arrived = [copy for copy in self._arriving if copies is None or copy[0] <= copies]
+        self.num_done = self.num_started if until is None else until
+        arrived = [copy for copy in self._arriving if copy[0] <= self.num_done]
         for _, destination, values in arrived:
             destination.copy_(values)
         self._leaving, self._arriving = [], self._arriving[len(arrived) :]
@@ -149,7 +154,11 @@ class PretendedDevice(TorchDispatchMode):
             made = func(*args, **kwargs)
             return self._pin(made) if pinned else made
         for tensor in tensors:  # a single number of the host's is an argument
-            assert isinstance(tensor, Tensor) or tensor.ndim == 0, f"{name} of tensors of the device and the host"
+            is_index = name in INDEXED and isinstance(given["self"], Tensor) and tensor is not given.get("values")
+            if is_index and not isinstance(tensor, Tensor):
+                self.wait("an index of the host's")
+            alike = there or is_index or isinstance(tensor, Tensor) or tensor.ndim == 0
+            assert alike, f"{name} of tensors of the device and the host"
         if name in WAITING or _asks_for_sizes(name, given):
             self.wait(name)
         if there:
@@ -216,6 +225,7 @@ class PretendedDevice(TorchDispatchMode):
     def _order(self, read: Sequence[Any], written: Sequence[Any]) -> None:
         stream = self.stream
         stream.tick += 1
+        self.num_started += 1
         for memory in (tensor.memory for tensor in read):
             if memory.stream not in (None, stream):
                 assert stream.seen.get(memory.stream, 0) >= memory.tick, "a stream reads what another one still writes"
@@ -252,9 +262,11 @@ class PretendedDevice(TorchDispatchMode):
         if isinstance(destination, Tensor):
             destination.inner.copy_(host)
             self._order([], [destination])
+            if host.numel() == 0:
+                return destination
             if free:
                 self._leaving.append((host, host.clone()))
-            elif host.numel():
+            else:
                 self.wait("a copy from memory that is not pinned" if non_blocking else "a copy to the device")
             return destination
         assert isinstance(source, Tensor)
@@ -262,8 +274,7 @@ class PretendedDevice(TorchDispatchMode):
         if not free:
             self.wait("a copy to the host")
             return host.copy_(source.inner)
-        self.num_copies += 1
-        self._arriving.append((self.num_copies, host, source.inner.clone()))
+        self._arriving.append((self.num_started, host, source.inner.clone()))
         return host.fill_(float("nan") if host.is_floating_point() else -77)
 
     def _pin(self, host: torch.Tensor) -> torch.Tensor:
@@ -293,7 +304,7 @@ def _asks_for_sizes(name: str, given: Mapping[str, Any]) -> bool:
     """Whether the result's size is known to the device alone."""
     if name == "repeat_interleave":
         return isinstance(given["repeats"], Tensor) and given.get("output_size") is None
-    if name in ("index", "index_put", "index_put_"):
+    if name in INDEXED:
         masks = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in given["indices"])
         return masks and not (name != "index" and given["values"].numel() == 1)
     return False

@@ -44,7 +44,7 @@ class LoraCache:
 
     def load(self, adapter: LoadAdapter, weights: AdapterWeights) -> None:
         """Mutates: the units hold this adapter from now on, and nothing else."""
-        units = torch.from_numpy(adapter.units).to(self._device)
+        units = torch.from_numpy(adapter.units)
         for site in self._sites:
             matrices = weights.modules.get(site.name)
             if matrices is None:

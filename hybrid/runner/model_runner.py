@@ -18,7 +18,7 @@ from hybrid.models.context import Context
 from hybrid.models.image_positions import ImagePositions
 from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.lora import LoraBatch
-from hybrid.models.ops.transfer import upload
+from hybrid.models.ops.transfer import make_current, upload
 from hybrid.pools.sizing import PoolSizes
 from hybrid.pools.specs import ModelSpec
 from hybrid.sampling_params import SamplingParams
@@ -106,6 +106,7 @@ class ModelRunner:
             raise ValueError("the model takes no images, but an encoder was given")
         self.sizes = sizes
         self.device = torch.device(device)
+        make_current(self.device)
         self.dtype = model.dtype
         self.caches = Caches(model.spec, sizes, self.device)
         self.num_encoded_images = 0  # since the start
@@ -155,6 +156,7 @@ class ModelRunner:
         Raises NotImplementedError for drafts of a row with a grammar;
         NonFiniteLogits, a FloatingPointError, naming the requests whose logits are not finite.
         """
+        make_current(self.device)  # a step may run in another thread than the one before
         mirror = self.mirror
         # 1. rows and deltas
         for new in plan.new_rows:
@@ -231,8 +233,8 @@ class ModelRunner:
                     embeddings = self._encoder([entry for _, entry in images])
                 for (image, _), tokens in zip(images, embeddings):
                     assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
-                    slots = torch.tensor(image.slots, device=self.device)
-                    self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
+                slots = upload(np.concatenate([image.slots for image, _ in images]), self.device)
+                self.caches.encoder.index_copy_(0, slots, torch.cat(list(embeddings)).to(self.caches.encoder.dtype))
         self.num_encoded_images += len(plan.encode)
 
     def _output(self, plan: StepPlan, sampled: Sampled, owner: Ints, drafted: Drafted | None) -> RunnerOutput:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..lora_site import LoraSite
 from . import cpu
 from .choice import choose
+from .transfer import upload
 
 if TYPE_CHECKING:  # triton is not installed everywhere
     from .triton.lora import TritonLora
@@ -30,7 +31,7 @@ class LoraBatch:
     def __init__(self, units: Ints) -> None:
         """units [num_tokens, most units of an adapter], on the host."""
         self.units = units
-        self._made: list[tuple[torch.Tensor, Ints]] | None = None
+        self._made: list[tuple[torch.Tensor, torch.Tensor, int]] | None = None
         self._planned: TritonLora | None = None
 
     def select(self, tokens: Ints) -> LoraBatch:
@@ -52,8 +53,8 @@ class LoraBatch:
             )
             return
         columns = out[:, site.offset : site.offset + site.outputs]
-        for tokens, units in self._groups(out.device):
-            if site.filled[units[0]]:
+        for tokens, units, first in self._groups(out.device):
+            if site.filled[first]:
                 a, b = site.a[units].flatten(0, 1), site.b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
                 columns.index_add_(0, tokens, ((x[tokens] @ a.t()) @ b).to(out.dtype))
 
@@ -64,8 +65,8 @@ class LoraBatch:
         if choose(out.device) == "triton":
             self._plan(out.device).add_rows(site, token_ids, out)
             return
-        for tokens, units in self._groups(out.device):
-            if site.filled[units[0]]:
+        for tokens, units, first in self._groups(out.device):
+            if site.filled[first]:
                 low = site.a[units][:, token_ids[tokens]]  # [units, n, 8]
                 out.index_add_(0, tokens, torch.einsum("unr,uro->no", low, site.b[units]).to(out.dtype))
 
@@ -88,10 +89,12 @@ class LoraBatch:
         groups = ((np.flatnonzero(owner == index), units[units >= 0]) for index, units in enumerate(adapters))
         return [(tokens, used) for tokens, used in groups if len(used)]
 
-    def _groups(self, device: torch.device) -> list[tuple[torch.Tensor, Ints]]:
-        """Per adapter: its tokens, on the device, and its units. Made once."""
+    def _groups(self, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
+        """Per adapter: its tokens and its units, on the device, and the first unit. Made once."""
         if self._made is None:
-            self._made = [(torch.from_numpy(tokens).to(device), units) for tokens, units in self._adapters]
+            self._made = [
+                (upload(tokens, device), upload(units, device), int(units[0])) for tokens, units in self._adapters
+            ]
         return self._made
 
     def _plan(self, device: torch.device) -> TritonLora:
