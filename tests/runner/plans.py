@@ -167,7 +167,7 @@ class PlanDriver:
         seed: int = 0,
         stale: bool = True,
         device: torch.device | str = "cpu",
-        decode_graphs: bool = False,
+        decode_graphs: bool | None = False,
     ) -> None:
         self.model = model
         self.runner = ModelRunner(model, sizes, device, encoder, decode_graphs=decode_graphs)

@@ -3,7 +3,7 @@
 What mixes devices, reads what another stream writes, or overwrites what is still to be copied fails. Where the host
 would wait for the device is counted: `waits`. Copies to the host arrive only once somebody waited. While a graph is
 captured, what a GPU could not capture fails; a replay computes everything again, from what lies where it lay.
-Knows nothing of models, nor of `torch.cuda` (see `pretended_cuda`). Inside torch its tensors are some of the meta
+Knows nothing of models, nor of `torch.cuda` (see `cuda`). Inside torch its tensors are some of the meta
 device: those with an index.
 """
 
@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
+
+from .memory import Graph, Memory, Stream, Tensor, storage_of, tensors_in
 
 WAITING = {  # operations for whose result the host asks
     *("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "argwhere", "masked_select"),
@@ -25,83 +27,14 @@ WAITING = {  # operations for whose result the host asks
 }
 INDEXED = {"index", "index_put", "index_put_"}
 COPIES = {"_to_copy", "to", "cpu"}
-OURS = re.compile(f"{re.escape(str(Path(__file__).parents[1]))}/((hybrid|models|encoders|adapters)/.*)")
-
-
-class Tensor(torch.Tensor):
-    """Its values are `inner`, on the CPU. `memory` is one object for all tensors in the same memory."""
-
-    inner: torch.Tensor
-    memory: "Memory"
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @staticmethod
-    def __new__(cls, inner: torch.Tensor, index: int, memory: "Memory") -> "Tensor":
-        made: Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls,
-            inner.size(),
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
-            device=torch.device("meta", index),
-        )
-        made.inner, made.memory = inner, memory
-        return made
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cuda", super().device.index)
-
-    def __repr__(self, **_: Any) -> str:
-        return f"{self.inner!r} on {self.device}"
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise AssertionError(f"{func} outside the pretended device")
-
-
-class Stream:
-    """Work in order. `seen`: up to which tick of other streams it comes after them."""
-
-    def __init__(self) -> None:
-        self.tick = 0
-        self.seen: dict[Stream, int] = {}
-
-    def wait_for(self, other: "Stream") -> None:
-        for stream, tick in {**other.seen, other: other.tick}.items():
-            self.seen[stream] = max(tick, self.seen.get(stream, 0))
-
-
-class Memory:
-    """What a tensor and its views share. stream, tick: of who wrote it last."""
-
-    def __init__(self, storage: Any) -> None:
-        self.storage = storage
-        self.stream: Stream | None = None
-        self.tick = 0
-
-
-class Graph:
-    """A captured graph."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []  # function, arguments, options, result
-        self.reads: list[weakref.ref[Memory]] = []  # what was there before
-
-    def replay(self) -> None:
-        assert all(memory() is not None for memory in self.reads), "a graph reads memory that was given back"
-        for func, args, kwargs, out in self.calls:
-            given = {_key(tensor) for tensor in _tensors((args, kwargs))}
-            for kept, made in zip(_tensors(out), _tensors(func(*args, **kwargs)), strict=True):
-                if _key(kept) not in given:
-                    kept.copy_(made)
+OURS = re.compile(f"{re.escape(str(Path(__file__).parents[2]))}/((hybrid|models|encoders|adapters)/.*)")
 
 
 class PretendedDevice(TorchDispatchMode):
     """Inside it, "cuda" is there."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.waits: list[str] = []  # of the host for the device, since the start
         self.launched: list[str] = []  # Triton's kernels
         self.current = 0  # device
@@ -147,7 +80,7 @@ class PretendedDevice(TorchDispatchMode):
             return self._copied(given)
         if name == "copy_" and isinstance(given["self"], Tensor) != isinstance(given["src"], Tensor):
             return self._copy(given["self"], given["src"], bool(given.get("non_blocking")))
-        tensors = _tensors((args, kwargs))
+        tensors = tensors_in((args, kwargs))
         ours = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
         there, pinned = is_there(given.get("device")), kwargs.pop("pin_memory", None)
         if not ours and not there:
@@ -168,7 +101,7 @@ class PretendedDevice(TorchDispatchMode):
 
     def launch(self, kernel: Any, run: Callable[..., None], args: Any, options: Mapping[str, Any]) -> None:
         """A kernel of Triton's, in its interpreter."""
-        tensors, name = _tensors((args, options)), kernel.fn.__name__
+        tensors, name = tensors_in((args, options)), kernel.fn.__name__
         for tensor in tensors:
             assert isinstance(tensor, Tensor), f"{name} is given a tensor of the host"
             assert tensor.device.index == self.current, f"{name} is launched on another device than its tensors'"
@@ -199,18 +132,18 @@ class PretendedDevice(TorchDispatchMode):
             yield
         finally:
             self._graph = None
-        read = {_key(tensor) for _, args, kwargs, _ in graph.calls for tensor in _tensors((args, kwargs))}
+        read = {storage_of(tensor) for _, args, kwargs, _ in graph.calls for tensor in tensors_in((args, kwargs))}
         graph.reads += [weakref.ref(self._memories[key]) for key in read & before]
 
     def _run(self, func: Any, args: Any, kwargs: Any, index: int, written: Any) -> Any:
         """Computes on the CPU. Fails where the current stream uses what another one writes at the same time."""
-        ours = [tensor for tensor in _tensors((args, kwargs)) if isinstance(tensor, Tensor)]
+        ours = [tensor for tensor in tensors_in((args, kwargs)) if isinstance(tensor, Tensor)]
         assert all(tensor.device.index == index for tensor in ours), f"{func} of tensors of several devices"
-        inner_args, inner_kwargs = tree_map_only(Tensor, lambda tensor: tensor.inner, (args, kwargs))
+        inner_args, inner_kwargs = tree_map_only(Tensor, lambda tensor: tensor.inside, (args, kwargs))
         out = func(*inner_args, **inner_kwargs)
         if self._graph is not None:
             self._graph.calls.append((func, inner_args, inner_kwargs, out))
-        same = {id(tensor.inner): tensor for tensor in ours}
+        same = {id(tensor.inside): tensor for tensor in ours}
 
         def wrapped_as(made: torch.Tensor) -> Tensor:
             return same[id(made)] if id(made) in same else self.wrap(made, index)
@@ -219,7 +152,9 @@ class PretendedDevice(TorchDispatchMode):
         known = {id(tensor.memory) for tensor in ours}
         if self._graph is not None:  # nothing runs yet
             return wrapped
-        self._order(ours, [*_tensors(written), *(made for made in _tensors(wrapped) if id(made.memory) not in known)])
+        self._order(
+            ours, [*tensors_in(written), *(made for made in tensors_in(wrapped) if id(made.memory) not in known)]
+        )
         return wrapped
 
     def _order(self, read: Sequence[Any], written: Sequence[Any]) -> None:
@@ -246,12 +181,12 @@ class PretendedDevice(TorchDispatchMode):
             cast = {"dtype": dtype, "copy": copy}
             source = self._run(torch.Tensor.to, (source,), cast, source.device.index, ())
         if stays and goes:
-            return source if source.device.index == index else self.wrap(source.inner.clone(), index)
+            return source if source.device.index == index else self.wrap(source.inside.clone(), index)
         free = bool(given.get("non_blocking"))
         if goes:
             made = self._copy(self.wrap(torch.empty_like(source), index), source, free)
             return self._run(torch.Tensor.to, (made,), {"dtype": dtype}, index, ())  # type: ignore[no-any-return]
-        host = torch.empty_like(source.inner)
+        host = torch.empty_like(source.inside)
         return self._copy(self._pin(host) if free else host, source, free)
 
     def _copy(self, destination: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> torch.Tensor:
@@ -260,7 +195,7 @@ class PretendedDevice(TorchDispatchMode):
         host = destination if isinstance(source, Tensor) else source
         free = non_blocking and host.untyped_storage().data_ptr() in self._pinned
         if isinstance(destination, Tensor):
-            destination.inner.copy_(host)
+            destination.inside.copy_(host)
             self._order([], [destination])
             if host.numel() == 0:
                 return destination
@@ -273,8 +208,8 @@ class PretendedDevice(TorchDispatchMode):
         self._order([source], [])
         if not free:
             self.wait("a copy to the host")
-            return host.copy_(source.inner)
-        self._arriving.append((self.num_started, host, source.inner.clone()))
+            return host.copy_(source.inside)
+        self._arriving.append((self.num_started, host, source.inside.clone()))
         return host.fill_(float("nan") if host.is_floating_point() else -77)
 
     def _pin(self, host: torch.Tensor) -> torch.Tensor:
@@ -283,17 +218,11 @@ class PretendedDevice(TorchDispatchMode):
         return host
 
 
-def is_there(device: torch.device | None) -> bool:
-    """Whether that is the pretended one."""
-    return device is not None and (device.type == "cuda" or (device.type == "meta" and device.index is not None))
-
-
-def _tensors(tree: Any) -> list[Any]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _key(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+def is_there(device: torch.device | str | None) -> bool:
+    """Whether that is the pretended one; never by its name, which has become the other kind."""
+    if not isinstance(device, torch.device):
+        return False
+    return device.type == "cuda" or (device.type == "meta" and device.index is not None)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .pretended_device import Graph, PretendedDevice, Stream, Tensor, is_there
+from .device import PretendedDevice, is_there
+from .memory import Graph, Stream, Tensor
 
 MEMORY = 1 << 30
 NUM_DEVICES = 2
@@ -30,9 +31,10 @@ class _Names(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         args = [self._named(value) for value in args]
         kwargs = {key: self._named(value) for key, value in (kwargs or {}).items()}
-        name, first = getattr(func, "__name__", ""), args[0] if args else None
+        name = getattr(func, "__name__", "")
+        first: Any = args[0] if args else None
         if name in ("tensor", "as_tensor", "asarray", "new_tensor"):
-            device = kwargs.get("device", getattr(first, "device", None) if name == "new_tensor" else None)
+            device = kwargs.get("device", first.device if name == "new_tensor" else None)
             if is_there(device) and not isinstance(args[-1], Tensor):
                 self._device.wait("values of the host's own")
                 return self._device.wrap(torch.tensor(args[-1], dtype=kwargs.get("dtype")), device.index)
@@ -41,7 +43,7 @@ class _Names(TorchFunctionMode):
                 raise TypeError("can't convert a tensor of the device to numpy")
             if name in ("numpy", "tolist"):
                 self._device.wait(name)
-                return func(first.inner, *args[1:], **kwargs)
+                return func(first.inside, *args[1:], **kwargs)
             if name in ("__getitem__", "__setitem__"):
                 one = not isinstance(args[1], tuple)
                 indices = tuple(
@@ -52,8 +54,9 @@ class _Names(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _named(self, value: Any) -> Any:
-        if isinstance(value, str) and (found := NAME.fullmatch(value)):
-            return torch.device("meta", int(found[1] or self._device.current))
+        if isinstance(value, str):
+            found = NAME.fullmatch(value)
+            return torch.device("meta", int(found[1] or self._device.current)) if found else value
         if isinstance(value, torch.device) and value.type == "cuda":
             return torch.device("meta", self._device.current if value.index is None else value.index)
         return value
