@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from hybrid.adapters.adapter import Adapter
@@ -30,7 +31,7 @@ from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:  # these bring torch
     from hybrid.adapters.store import AdapterStore
-    from hybrid.runner.model_runner import RunnerOutput
+    from hybrid.runner.launched import RunnerOutput
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ IDLE_SECONDS = 0.001  # how long a step waits when requests exist but none can r
 
 
 class Runner(Protocol):
-    """What the engine asks of a model runner. `execute` may raise; the engine goes on."""
+    """What the engine asks of a model runner. `launch` starts a step and gives its result, which waits for it; the
+    results are called for in the order of the plans. Both may raise; the engine goes on."""
 
     def add_request(
         self,
@@ -52,14 +54,14 @@ class Runner(Protocol):
 
     def remove_request(self, request_id: str) -> None: ...
 
-    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput: ...
+    def launch(self, plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]: ...
 
 
 class Engine:
     """Requests of any kind through one scheduler and one runner.
 
-    Plans are executed in order; the oldest result is committed only when `max_plans_in_flight` plans are out or nothing
-    more can be planned, so with more than one the scheduler always plans ahead of what it knows.
+    Plans are launched in order; the oldest result is waited for and committed only when `max_plans_in_flight` plans are
+    out or nothing more can be planned: with more than one, the next is planned and launched while a step runs.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Engine:
         self._eos_token_ids = tuple(eos_token_ids)
         self._max_plans_in_flight = max_plans_in_flight
         self._enable_prefix_caching = enable_prefix_caching
-        self._in_flight: deque[tuple[int, RunnerOutput]] = deque()  # by step id, oldest first
+        self._in_flight: deque[tuple[StepPlan, Callable[[], RunnerOutput]]] = deque()  # with the results, oldest first
         self._generations: dict[str, Generation] = {}
         self._held: dict[str, int] = {}  # by request id, the adapter that it holds
         self._unreported: list[Update] = []  # of a step that was interrupted
@@ -177,7 +179,7 @@ class Engine:
         return request_id in self._generations and self.scheduler.abort(request_id)
 
     def step(self) -> list[Update]:
-        """Mutates: plan and execute as far as plans may be in flight, commit the oldest result, report what is new.
+        """Mutates: plan and launch as far as plans may be in flight, commit the oldest result, report what is new.
 
         An exception of the runner ends the requests that the scheduler gives up on, with the reason in their `error`;
         the engine stays usable. What is no Exception (an interrupt) is raised again once the ledgers are in order.
@@ -188,11 +190,11 @@ class Engine:
             if plan is None:
                 break
             try:
-                self._in_flight.append((plan.step_id, self._execute(plan)))
+                self._in_flight.append((plan, self._launch(plan)))
             except BaseException as error:
-                self._fail(plan, error)
-                if not isinstance(error, Exception):
-                    raise
+                self._in_flight.append((plan, partial(_raise, error)))
+                while self._in_flight:
+                    self._commit_oldest()
                 return self._report()
         # 2. the oldest result becomes true
         if self._in_flight:
@@ -206,15 +208,15 @@ class Engine:
             time.sleep(IDLE_SECONDS)
         return updates
 
-    def _execute(self, plan: StepPlan) -> RunnerOutput:
-        """The runner's output. Mutates: requests for which a grammar leaves nothing to sample end."""
+    def _launch(self, plan: StepPlan) -> Callable[[], RunnerOutput]:
+        """The plan's result. Mutates: requests for which a grammar leaves nothing to sample end."""
         needed = plan.needs_grammar & plan.samples
         if self.grammars is None or not needed.any():
-            return self._runner.execute(plan)
+            return self._runner.launch(plan)
         rows = plan.rows[needed]
         masks = self.grammars.fill(zip(rows.tolist(), self.scheduler.memory.table.request_ids[rows].tolist()))
         try:
-            return self._runner.execute(plan, masks)
+            return self._runner.launch(plan, masks)
         finally:
             for verdict in masks.verdicts():
                 self._end_by_grammar(verdict)
@@ -234,12 +236,12 @@ class Engine:
 
     def _commit_oldest(self) -> None:
         """Mutates: tokens of one result go to their requests, whose updates wait to be reported."""
-        step_id, output = self._in_flight.popleft()
+        plan, result = self._in_flight.popleft()
         try:
-            tokens = self.scheduler.commit(output.result)
-        except ValueError as error:  # not the result of that plan; nothing has changed
-            logger.error("step %d failed: %s", step_id, error)
-            self.scheduler.fail(step_id, str(error))
+            output = result()
+            tokens = self.scheduler.commit(output.result)  # ValueError: not the result of that plan; nothing changed
+        except BaseException as error:
+            self._fail(plan, error)
             return
         finished = {ended.request_id: ended for ended in self.scheduler.pop_finished()}
         for request_id, verdict in self._advance(tokens, output, finished):
@@ -278,13 +280,13 @@ class Engine:
         return advanced
 
     def _fail(self, plan: StepPlan, error: BaseException) -> None:
-        """Mutates: results already there are committed first, then the plan that failed is taken back."""
+        """Mutates: the oldest plan in flight, which failed, is taken back. Raises again what is no Exception."""
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if isinstance(error, Exception):
             logger.error("step %d failed: %s", plan.step_id, message, exc_info=error)
-        while self._in_flight:
-            self._commit_oldest()
         self.scheduler.fail(plan.step_id, message, blamed=getattr(error, "request_ids", ()))
+        if not isinstance(error, Exception):
+            raise error
 
     def _end(self, finished: Iterable[FinishedRequest]) -> None:
         """Mutates: their last updates wait to be reported; nothing else of them stays here or in the runner."""
@@ -295,3 +297,8 @@ class Engine:
             # As in vLLM, the model's own end of text is no stop reason.
             stop_reason = ended.stop_token_id if ended.stop_token_id not in self._eos_token_ids else None
             self._unreported.append(generation.end(ended.num_cached_tokens, ended.reason, stop_reason, ended.error))
+
+
+def _raise(error: BaseException) -> RunnerOutput:
+    """The result of a plan whose launch failed."""
+    raise error

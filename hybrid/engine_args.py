@@ -39,6 +39,8 @@ class EngineArgs:
     dtype: of weights, keys and values; "auto": the checkpoint's.
     device: as torch names it; None: "cuda" where there is one, else "cpu".
     enforce_eager: on a GPU, steps that only decode are not captured as CUDA graphs.
+    async_scheduling: the next step is planned and launched while one runs; None: on a GPU, as a CPU gains nothing by
+        it. `max_plans_in_flight` says how many more.
     num_threads: CPU threads of torch, for the whole process; None leaves them as they are.
     seed: of requests that bring none.
     num_full_blocks, num_window_blocks, num_state_slots, encoder_tokens: pool sizes that replace the computed ones; an
@@ -72,6 +74,7 @@ class EngineArgs:
     enable_prefix_caching: bool = True
     scheduling_policy: SchedulingPolicy = "fcfs"
     enforce_eager: bool = False
+    async_scheduling: bool | None = None
     num_full_blocks: int | None = None
     num_window_blocks: int | None = None
     num_state_slots: int | None = None
@@ -116,6 +119,10 @@ class EngineArgs:
         for name in ("skip_tokenizer_init", "enable_prefix_caching", "enforce_eager", "enable_lora"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if self.async_scheduling not in (None, True, False):
+            raise ValueError(f"async_scheduling must be true or false, got {self.async_scheduling!r}")
+        if self.async_scheduling is not None and "max_plans_in_flight" in self.scheduler:
+            raise ValueError("async_scheduling and max_plans_in_flight say the same: give one of them")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ValueError(f"seed must be an integer, got {self.seed!r}")
         if self.dtype not in (*DTYPES, *SHORT_DTYPES):
@@ -190,15 +197,24 @@ class EngineArgs:
         )
 
     def scheduler_config(
-        self, max_image_tokens: int, unsplit_images: bool = False, min_image_tokens: int | None = None
+        self,
+        max_image_tokens: int,
+        unsplit_images: bool = False,
+        min_image_tokens: int | None = None,
+        on_gpu: bool = False,
     ) -> SchedulerConfig:
         """max_image_tokens: of the largest image, 0 for a model without a vision tower. unsplit_images: the model
         computes each as one chunk, whatever the arguments say. min_image_tokens: of the smallest image; None: all are
-        of one size. Raises ValueError."""
+        of one size. on_gpu: the device computes beside the host. Raises ValueError."""
+        ahead = on_gpu if self.async_scheduling is None else self.async_scheduling
+        follows: dict[str, Any] = {"max_plans_in_flight": 2} if ahead else {}
+        follows.update(self.scheduler)
+        if unsplit_images:
+            follows["disable_chunked_mm_input"] = True
         return SchedulerConfig(
             max_num_batched_tokens=self.max_num_batched_tokens,
             scheduling_policy=self.scheduling_policy,
             max_image_tokens=max_image_tokens,
             min_image_tokens=min_image_tokens,
-            **{**self.scheduler, **({"disable_chunked_mm_input": True} if unsplit_images else {})},
+            **follows,
         )

@@ -73,6 +73,7 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
         spec.encoder.max_tokens_per_image if spec.encoder is not None else 0,
         loaded.decoder.bidirectional_images,
         spec.encoder.min_tokens_per_image if spec.encoder is not None else None,
+        on_gpu=device.type != "cpu",
     )
     unit_bytes = model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules)
     sizes = pool_sizes(

@@ -3,7 +3,7 @@
 ScriptedRunner's token at position p of a request depends on p alone, so retractions and late results change nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from hybrid.frontend.prompt import Prompt
 from hybrid.grammar.backend import Masks
 from hybrid.models.image_positions import ImagePositions
 from hybrid.pools.sizing import Kinds, PoolSizes
-from hybrid.runner.model_runner import RunnerOutput
+from hybrid.runner.launched import RunnerOutput
 from hybrid.runner.sampler import TokenLogprobs
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.config import SchedulerConfig
@@ -75,7 +75,7 @@ class ScriptedRunner:
     def remove_request(self, request_id: str) -> None:
         self.requests.pop(request_id, None)
 
-    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
+    def launch(self, plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]:
         self.plans.append(plan)
         for new in plan.new_rows:
             assert new.request_id in self.requests
@@ -98,7 +98,7 @@ class ScriptedRunner:
             )
             logprobs.append((entry,) if params is not None and params.logprobs is not None else None)
         result = StepResult.one_each(plan.step_id, np.array(tokens, dtype=np.int32))
-        return RunnerOutput(result, tuple(logprobs))
+        return lambda: RunnerOutput(result, tuple(logprobs))
 
 
 def scripted_engine(

@@ -12,7 +12,7 @@ from hybrid.async_engine import AsyncEngine, EngineDeadError, RequestStream, Sub
 from hybrid.engine import Engine
 from hybrid.frontend.processor import Processor
 from hybrid.grammar.backend import Masks
-from hybrid.runner.model_runner import RunnerOutput
+from hybrid.runner.launched import RunnerOutput
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.outcome import FinishedRequest
 from hybrid.scheduler.plan import StepPlan
@@ -28,9 +28,9 @@ class HeldRunner(ScriptedRunner):
         super().__init__(scripts)
         self.go = threading.Event()
 
-    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
+    def launch(self, plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]:
         assert self.go.wait(PATIENCE)
-        return super().execute(plan, grammar)
+        return super().launch(plan, grammar)
 
 
 def run(engine: Engine, work: Callable[[AsyncEngine], Coroutine[Any, Any, None]]) -> None:

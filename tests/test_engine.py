@@ -1,12 +1,16 @@
 """Requests end in every way there is, and leave nothing behind: in the scheduler, in the runner, in the engine."""
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 
 from hybrid.engine import Engine
 from hybrid.frontend.generation import Update
+from hybrid.grammar.backend import Masks
+from hybrid.runner.launched import RunnerOutput
 from hybrid.sampling_params import SamplingParams
+from hybrid.scheduler.plan import StepPlan
 from tests.scripted import EOS, SPECIAL, ScriptedRunner, prompt, scripted_engine
 
 
@@ -232,15 +236,15 @@ def test_a_result_that_is_not_the_plans_counts_as_a_failed_step() -> None:
     runner = ScriptedRunner({"a": b"012"})
     engine = scripted_engine(runner)
     add(engine, "a")
-    execute = runner.execute
+    launch = runner.launch
 
-    def lies_once(plan: object) -> object:
-        output = execute(plan)  # type: ignore[arg-type]
-        runner.execute = execute  # type: ignore[method-assign]
+    def lies_once(plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]:
+        output = launch(plan, grammar)()
+        runner.launch = launch  # type: ignore[method-assign]
         object.__setattr__(output.result, "step_id", 99)
-        return output
+        return lambda: output
 
-    runner.execute = lies_once  # type: ignore[method-assign, assignment]
+    runner.launch = lies_once  # type: ignore[method-assign]
     assert text_of(run(engine, runner)["a"]) == "012"
     assert engine.scheduler.stats().failed_steps == 1
 

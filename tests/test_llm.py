@@ -330,7 +330,7 @@ def test_a_failing_step_reaches_the_output_and_the_engine_goes_on(llm: LLM, monk
         raise RuntimeError("the device is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm.engine._runner, "execute", explode)
+        patch.setattr(llm.engine._runner, "launch", explode)
         [output] = llm.generate("Hello", GREEDY)
     assert (output.error, output.outputs[0].finish_reason) == ("RuntimeError: the device is gone", "error")
     assert llm.generate("Hello", GREEDY)[0].error is None

@@ -72,7 +72,7 @@ def test_the_engine_is_as_new(max_model_len: int, capsys: pytest.CaptureFixture[
 
 def test_a_request_that_fails_is_told_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = set_up(EngineArgs(model="tiny", memory="32MiB", num_threads=1))
-    monkeypatch.setattr(setup.runner, "execute", broken)
+    monkeypatch.setattr(setup.runner, "launch", broken)
     warm_up(setup)
     assert "the request that was to warm up the engine failed: RuntimeError: no kernel" in caplog.text
 

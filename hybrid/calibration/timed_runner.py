@@ -1,6 +1,6 @@
 """TimedRunner: a runner that notes when it executed what. The engine does not know the difference."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -9,14 +9,15 @@ from hybrid.encoders.inputs import EncoderInput
 from hybrid.engine import Runner
 from hybrid.grammar.backend import Masks
 from hybrid.models.image_positions import ImagePositions
-from hybrid.runner.model_runner import RunnerOutput
+from hybrid.runner.launched import RunnerOutput
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """One plan, and when its execution began and ended, in seconds of `perf_counter`."""
+    """One plan, and when its execution began (not before the one before had ended) and ended, in seconds of
+    `perf_counter`."""
 
     work: StepWork
     begin: float
@@ -45,8 +46,14 @@ class TimedRunner:
     def remove_request(self, request_id: str) -> None:
         self._runner.remove_request(request_id)
 
-    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
+    def launch(self, plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]:
         begin = perf_counter()
-        output = self._runner.execute(plan, grammar)
-        self.executed.append(Executed(StepWork.of(plan, self._sizes), begin, perf_counter()))
-        return output
+        result = self._runner.launch(plan, grammar)
+
+        def timed() -> RunnerOutput:
+            output = result()
+            last = self.executed[-1].end if self.executed else begin
+            self.executed.append(Executed(StepWork.of(plan, self._sizes), max(begin, last), perf_counter()))
+            return output
+
+        return timed

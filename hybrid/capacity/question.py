@@ -181,7 +181,8 @@ class Question:
         """As the engine derives it from these arguments and the model's images. Raises ValueError."""
         encoder = self.spec().encoder
         least = None if encoder is None else encoder.min_tokens_per_image
-        return args.scheduler_config(self.max_image_tokens, self.unsplit_images, least)
+        on_gpu = self.hardware is not None and self.hardware.name != CPU
+        return args.scheduler_config(self.max_image_tokens, self.unsplit_images, least, on_gpu)
 
     def engine_args(self) -> EngineArgs:
         """For one request, with pools of no size yet. Raises ValueError."""

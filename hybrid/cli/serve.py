@@ -54,6 +54,9 @@ def serve(
     enforce_eager: Annotated[
         bool, typer.Option("--enforce-eager", help="On a GPU: decode without CUDA graphs.")
     ] = False,
+    async_scheduling: Annotated[
+        bool | None, typer.Option(help="Plan and launch a step while one runs. Without it: on a GPU.")
+    ] = None,
     scheduling_policy: Annotated[
         str, typer.Option(help="fcfs, priority, lpm, dfs-weight, lof or routing-key.")
     ] = "fcfs",
@@ -154,6 +157,7 @@ def serve(
             seed=seed,
             enable_prefix_caching=enable_prefix_caching,
             enforce_eager=enforce_eager,
+            async_scheduling=async_scheduling,
             limit_mm_per_prompt=_json("--limit-mm-per-prompt", limit_mm_per_prompt) if limit_mm_per_prompt else {},
             scheduling_policy=scheduling_policy,  # type: ignore[arg-type]  # checked by it
             **lora_options(enable_lora, lora_modules, max_loras, max_lora_rank, max_cpu_loras, lora_target_modules),

@@ -14,8 +14,9 @@ from hybrid.pools.sizing import PoolSizes
 from hybrid.scheduler.plan import Bools, Ints, StepPlan
 
 from .caches import Caches
+from .latest_tokens import LatestTokens
 from .lora_cache import LoraCache
-from .row_mirror import RowMirror
+from .row_mirror import UNKNOWN, RowMirror
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Batch:
 def build_batch(
     plan: StepPlan,
     mirror: RowMirror,
+    latest: LatestTokens,
     caches: Caches,
     sizes: PoolSizes,
     device: torch.device,
@@ -104,7 +106,7 @@ def build_batch(
     images = _images(plan, rows, computed, starts, caches, token_ids == image_token_id, bidirectional_images)
     drafted = _drafted(plan, order) if caches.has_state else None
     context = ForwardContext(
-        token_ids=upload(token_ids, device),
+        token_ids=_on_device(token_ids, token_rows, latest, device),
         positions=upload(positions, device),
         query_start_loc=starts,
         num_computed_tokens=computed,
@@ -120,6 +122,12 @@ def build_batch(
         lora=None if lora is None else lora.batch(mirror.lora_id[rows], scheduled),
     )
     return Batch(context, WantedLogits.of(plan, order), drafted)
+
+
+def _on_device(token_ids: Ints, rows: Ints, latest: LatestTokens, device: torch.device) -> torch.Tensor:
+    """token_ids [num_tokens] of rows [num_tokens], also those that the host does not know."""
+    uploaded = upload(token_ids, device)
+    return latest.fill(uploaded, upload(rows, device)) if (token_ids == UNKNOWN).any() else uploaded
 
 
 def _batch_index(rows: Ints, wanted: Ints) -> Ints:

@@ -20,6 +20,7 @@ from hybrid.scheduler.plan import StepPlan
 
 from .caches import Caches
 from .device_tables import DeviceTables
+from .latest_tokens import LatestTokens
 from .row_mirror import RowMirror
 
 MOST_ROWS = 512  # of a graph
@@ -58,6 +59,7 @@ class DecodeGraphs:
         forward: Callable[[DecodeContext], torch.Tensor],
         caches: Caches,
         mirror: RowMirror,
+        latest: LatestTokens,
         sizes: PoolSizes,
         device: torch.device,
         capture: bool,
@@ -66,6 +68,7 @@ class DecodeGraphs:
         self.tables = DeviceTables(mirror, caches, sizes, device)
         self.num_steps = 0  # served since the start
         self._forward = forward
+        self._latest = latest
         self._caches = caches
         self._device = device
         self._sizes = batch_sizes(sizes.num_rows)
@@ -99,9 +102,14 @@ class DecodeGraphs:
         """For batches of this size, all of whose rows are nobody's for now."""
         inputs = torch.zeros((3, size), dtype=torch.int64, device=self._device)
         inputs[2] = self.tables.nobody
+        run = partial(self._run, inputs)
+        return _Graph(inputs, run if self._stream is None else self._capture(run, self._stream))
+
+    def _run(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Hidden states of the rows in `inputs`."""
         token_ids, positions, rows = inputs
         context = DecodeContext(
-            token_ids=token_ids,
+            token_ids=self._latest.fill(token_ids, rows),
             positions=positions,
             rows=rows,
             full=self.tables.full,
@@ -109,22 +117,20 @@ class DecodeGraphs:
             state_slots=self.tables.state_slots,
             caches=self._caches.layers,
         )
-        if self._stream is None:
-            return _Graph(inputs, partial(self._forward, context))
-        return _Graph(inputs, self._capture(context, self._stream))
+        return self._forward(context)
 
     @torch.inference_mode()
-    def _capture(self, context: DecodeContext, stream: torch.cuda.Stream) -> Callable[[], torch.Tensor]:
-        """The forward pass as a graph; its rows must be nobody's now."""
+    def _capture(self, run: Callable[[], torch.Tensor], stream: torch.cuda.Stream) -> Callable[[], torch.Tensor]:
+        """`run` as a graph; its rows must be nobody's now."""
         # 1. as it is, for kernels that are compiled and memory that libraries keep
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            self._forward(context)
+            run()
         torch.cuda.current_stream(self._device).wait_stream(stream)
         # 2. captured
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
-            hidden = self._forward(context)
+            hidden = run()
 
         def replay() -> torch.Tensor:
             graph.replay()

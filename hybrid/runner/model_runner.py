@@ -1,12 +1,13 @@
 """ModelRunner: executes StepPlans. The only part that launches the model.
 
-Order of one step: new rows and deltas, copies, encoder, decoder with snapshots, sampling. A plan may run before the
-result of the one before was committed: what it needs of that result is in the row mirror.
+Order of one step: new rows and deltas, copies, encoder, decoder with snapshots, sampling. A plan may be launched before
+the result of the one before is known: of that it needs the sampled tokens, and they stay on the device.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -18,19 +19,21 @@ from hybrid.models.context import Context
 from hybrid.models.image_positions import ImagePositions
 from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.lora import LoraBatch
-from hybrid.models.ops.transfer import make_current, upload
+from hybrid.models.ops.transfer import Download, make_current, upload
 from hybrid.pools.sizing import PoolSizes
 from hybrid.pools.specs import ModelSpec
 from hybrid.sampling_params import SamplingParams
-from hybrid.scheduler.plan import Ints, StepPlan, StepResult
+from hybrid.scheduler.plan import StepPlan, StepResult
 
 from .batch import Drafted, WantedLogits, build_batch
 from .caches import Caches
 from .decode_graphs import DecodeGraphs
 from .encoder_lora import EncoderLora
+from .latest_tokens import LatestTokens
+from .launched import LaunchedStep, LaunchedSteps, RunnerOutput
 from .lora_cache import AdapterSource, LoraCache
-from .row_mirror import RowMirror
-from .sampler import GrammarMask, Sampled, TokenLogprobs, accept_drafts, sample
+from .row_mirror import UNKNOWN, RowMirror
+from .sampler import GrammarMask, sample
 from .sampling_columns import TokenBias, token_bias
 
 logger = logging.getLogger(__name__)
@@ -59,14 +62,6 @@ class Decoder(Protocol):
     def lora_sites(self) -> Sequence[LoraSite]: ...
 
     def compute_logits(self, hidden: torch.Tensor, lora: LoraBatch | None = None) -> torch.Tensor: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerOutput:
-    """What one plan gave. logprobs[j] belongs to sampling row j: one entry per new token, None where not asked for."""
-
-    result: StepResult
-    logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +114,8 @@ class ModelRunner:
             sites = (*model.lora_sites, *self._encoder_lora.sites)
             self.lora = LoraCache(sites, lora_targets, sizes.lora_units, model.dtype, self.device)
         self.mirror = RowMirror(sizes)
+        self._latest = LatestTokens(sizes.num_rows, self.device)
+        self._launched = LaunchedSteps()
         self._requests: dict[str, _Request] = {}
         self.graphs = self._capture(decode_graphs)
 
@@ -147,14 +144,22 @@ class ModelRunner:
         """Mutates: forgets the request; plans may not bring it or its images in any more. Unknown ids: nothing."""
         self._requests.pop(request_id, None)
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
-        """Runs one plan. Mutates caches and mirror.
+        """Runs one plan to its end: `launch`, and its result."""
+        return self.launch(plan, grammar)()
 
-        grammar: called once the model has run; row id -> bitmask of allowed tokens [ceil(vocab_size / 32)], for every
-        row with `needs_grammar` that samples.
-        Raises NotImplementedError for drafts of a row with a grammar;
-        NonFiniteLogits, a FloatingPointError, naming the requests whose logits are not finite.
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]:
+        """Starts one plan; its result is to be called for, in the order of the plans. Mutates caches and mirror.
+
+        On a GPU nothing waits for the device, except where rows with penalties need tokens of the plan before, and for
+        adapters and images. A CPU computes here.
+
+        grammar: called once the model has been launched; row id -> bitmask of allowed tokens [ceil(vocab_size / 32)],
+        for every row with `needs_grammar` that samples.
+        Raises NotImplementedError for drafts of a row with a grammar. The result raises NonFiniteLogits, a
+        FloatingPointError, naming the requests whose logits are not finite; what was launched after such a plan counts
+        for none of its rows.
         """
         make_current(self.device)  # a step may run in another thread than the one before
         mirror = self.mirror
@@ -177,7 +182,7 @@ class ModelRunner:
         self._encode(plan)
         # 4. decoder with snapshots
         if len(plan.rows) == 0:
-            return self._output(plan, Sampled(np.zeros(0, dtype=np.int32), ()), np.zeros(0, dtype=np.int64), None)
+            return partial(_nothing_sampled, plan, Download(torch.empty(0, device=self.device)))
         lora: LoraBatch | None = None
         drafted: Drafted | None = None
         if self.graphs is not None and self.graphs.serves(plan, mirror):
@@ -187,6 +192,7 @@ class ModelRunner:
             batch = build_batch(
                 plan,
                 mirror,
+                self._latest,
                 self.caches,
                 self.sizes,
                 self.device,
@@ -196,16 +202,25 @@ class ModelRunner:
             )
             hidden = self._model.forward(batch.context)
             wanted, lora, drafted = batch.logits, batch.context.lora, batch.drafted
+        if len(wanted.rows) == 0:
+            return partial(_nothing_sampled, plan, Download(torch.empty(0, device=self.device)))
         # 5. sampling
-        sampled = Sampled(np.zeros(0, dtype=np.int32), ())
-        if len(wanted.rows):
-            logits = self._model.compute_logits(
-                hidden.index_select(0, upload(wanted.tokens, self.device)),
-                None if lora is None else lora.select(wanted.tokens),
-            )
-            mask = _grammar_mask(plan, wanted, grammar)
-            sampled = sample(logits, wanted.rows, wanted.positions, mirror, mask)
-        return self._output(plan, sampled, wanted.owner, drafted)
+        logits = self._model.compute_logits(
+            hidden.index_select(0, upload(wanted.tokens, self.device)),
+            None if lora is None else lora.select(wanted.tokens),
+        )
+        mask = _grammar_mask(plan, wanted, grammar)
+        penalised = mirror.sampling.penalised[wanted.rows]
+        if (mirror.token_ids[wanted.rows[penalised], wanted.positions[penalised] - 1] == UNKNOWN).any():
+            self._launched.settle()  # penalties are for tokens that the host knows
+        sampling = sample(logits, wanted.rows, wanted.positions, mirror, mask)
+        step = LaunchedStep(plan, sampling, wanted, drafted, mirror)
+        self._launched.add(step)
+        if step.has_drafts:
+            self._launched.settle()  # how many were accepted, the next plan has to know
+        else:
+            self._latest.put(wanted.rows, sampling.tokens)
+        return partial(self._launched.result, step)
 
     def _capture(self, wanted: bool | None) -> DecodeGraphs | None:
         """See `decode_graphs`. An engine can do without them: where CUDA refuses, a warning says why."""
@@ -213,7 +228,9 @@ class ModelRunner:
         if not (capture if wanted is None else wanted):
             return None
         try:
-            return DecodeGraphs(self._model.forward, self.caches, self.mirror, self.sizes, self.device, capture)
+            return DecodeGraphs(
+                self._model.forward, self.caches, self.mirror, self._latest, self.sizes, self.device, capture
+            )
         except RuntimeError as error:
             logger.warning("CUDA graphs cannot be captured, steps run without them: %s", error)
             return None
@@ -237,37 +254,11 @@ class ModelRunner:
                 self.caches.encoder.index_copy_(0, slots, torch.cat(list(embeddings)).to(self.caches.encoder.dtype))
         self.num_encoded_images += len(plan.encode)
 
-    def _output(self, plan: StepPlan, sampled: Sampled, owner: Ints, drafted: Drafted | None) -> RunnerOutput:
-        """Mutates the mirror: the sampled tokens are known to later plans; and the states of rows with drafts."""
-        rows = plan.rows[plan.samples]
-        drafts = plan.num_draft_tokens[plan.samples]
-        tokens, taken = accept_drafts(sampled.token_ids, owner, plan.draft_token_ids, len(rows))
-        positions = (plan.num_computed_tokens + plan.num_scheduled_tokens)[plan.samples] - drafts
-        self.mirror.append(rows, positions, tokens, taken)
-        num_sampled = taken.sum(axis=1).astype(np.int64)
-        if drafted is not None:
-            drafted.commit(num_sampled)
-        logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...] = (None,) * len(rows)
-        if sampled.logprobs:
-            first = np.cumsum(1 + drafts) - (1 + drafts)
-            parts = [
-                sampled.logprobs[begin : begin + count] for begin, count in zip(first.tolist(), num_sampled.tolist())
-            ]
-            logprobs = tuple(_all_or_none(part) for part in parts)
-        result = StepResult(
-            step_id=plan.step_id,
-            sampled_token_ids=tokens,
-            num_sampled=num_sampled,
-            draft_token_ids=np.zeros((len(rows), 0), dtype=np.int32),
-            num_drafts=np.zeros(len(rows), dtype=np.int64),
-        )
-        return RunnerOutput(result, logprobs)
 
-
-def _all_or_none(entries: tuple[TokenLogprobs | None, ...]) -> tuple[TokenLogprobs, ...] | None:
-    present = tuple(entry for entry in entries if entry is not None)
-    assert len(present) in (0, len(entries))
-    return present or None
+def _nothing_sampled(plan: StepPlan, end: Download) -> RunnerOutput:
+    """Of a plan without a sampling row, once the device has come to its end."""
+    end.wait()
+    return RunnerOutput(StepResult.one_each(plan.step_id, np.zeros(0, dtype=np.int32)), ())
 
 
 def _grammar_mask(plan: StepPlan, wanted: WantedLogits, grammar: Masks | None) -> GrammarMask | None:

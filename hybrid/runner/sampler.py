@@ -2,16 +2,18 @@
 
 Order as in vLLM: grammar mask, (raw log-probabilities), logit bias and min_tokens, penalties, greedy choice or
 temperature, min-p, top-k, top-p, draw. A draw is the inverse of the cumulative distribution in vocabulary order at a
-uniform number that depends on seed and position only. Knows the row mirror; not plans, not the model.
+uniform number that depends on seed and position only. Nothing waits for the device before `Sampling.wait`. Knows the
+row mirror; not plans, not the model.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hybrid.models.ops.transfer import upload
+from hybrid.models.ops.transfer import Download, upload
 from hybrid.scheduler.plan import Bools, Ints, TokenIds
 
 from .draws import uniform
@@ -60,18 +62,43 @@ class NonFiniteLogits(FloatingPointError):
         self.request_ids = request_ids
 
 
+class Sampling:
+    """Sampled `tokens` on the device, [num_logits] int64, NO_TOKEN where logits are not finite; they and what is to be
+    reported of them are on their way to the host."""
+
+    def __init__(self, tokens: torch.Tensor, rows: Ints, mirror: RowMirror, report: "_Report | None" = None) -> None:
+        self.tokens = tokens
+        self._download = Download(tokens)
+        self._rows = rows
+        self._request_ids = mirror.request_ids[rows]
+        self._report = report
+
+    def wait(self, void: Collection[int] = ()) -> Sampled:
+        """The tokens on the host: here a step waits for the device. Raises NonFiniteLogits for rows with NO_TOKEN; the
+        `void` ones, whose tokens count for nobody, get token 0."""
+        token_ids = self._download.wait().astype(np.int32)
+        missing = token_ids == NO_TOKEN
+        if missing.any():
+            failed = missing & ~np.isin(self._rows, list(void))
+            if failed.any():
+                raise NonFiniteLogits(tuple(dict.fromkeys(self._request_ids[failed].tolist())))
+            token_ids[missing] = 0
+        return Sampled(token_ids, () if self._report is None else self._report.entries(token_ids))
+
+
 def sample(
     logits: torch.Tensor, rows: Ints, positions: Ints, mirror: RowMirror, grammar: GrammarMask | None = None
-) -> Sampled:
+) -> Sampling:
     """logits [n, vocab_size] float32 of rows `rows` for the token at `positions` -> n tokens. Mutates the logits.
 
-    Raises NonFiniteLogits when a row's logits hold NaN or +inf, or no token is allowed.
+    The mirror must know all tokens of rows with penalties. A row whose logits hold NaN or +inf, or where no token is
+    allowed, gets NO_TOKEN.
     """
     columns, device = mirror.sampling, logits.device
     if grammar is not None:
         apply_bitmask(logits, grammar.logit_rows, grammar.bitmask)
     if grammar is None and columns.plain[rows].all():
-        return Sampled(_known(_greedy(logits), rows, mirror), ())
+        return Sampling(_greedy(logits), rows, mirror)
     # 1. what is to be reported is the model's own view
     wanted = np.flatnonzero(columns.wants_logprobs[rows])
     raw = torch.log_softmax(logits[upload(wanted, device)], dim=-1) if len(wanted) else None
@@ -92,10 +119,8 @@ def sample(
         chosen = _draw(logits[index], rows[drawn], positions[drawn], mirror)
         tokens[index] = chosen.masked_fill(tokens[index] == NO_TOKEN, NO_TOKEN)
     # 4. report
-    token_ids = _known(tokens, rows, mirror)
-    if raw is None:
-        return Sampled(token_ids, ())
-    return Sampled(token_ids, _report(raw, wanted, token_ids, columns.num_logprobs[rows]))
+    report = None if raw is None else _Report(raw, wanted, tokens, columns.num_logprobs[rows])
+    return Sampling(tokens, rows, mirror, report)
 
 
 def accept_drafts(token_ids: TokenIds, owner: Ints, draft_token_ids: TokenIds, num_rows: int) -> tuple[TokenIds, Bools]:
@@ -122,15 +147,6 @@ def _greedy(logits: torch.Tensor) -> torch.Tensor:
     return tokens.masked_fill_(~torch.isfinite(best), NO_TOKEN)
 
 
-def _known(tokens: torch.Tensor, rows: Ints, mirror: RowMirror) -> TokenIds:
-    """The tokens on the host: here a step waits for the device. Raises NonFiniteLogits for rows with NO_TOKEN."""
-    token_ids = tokens.numpy(force=True).astype(np.int32)
-    if (token_ids == NO_TOKEN).any():
-        failed = np.unique(rows[token_ids == NO_TOKEN]).tolist()
-        raise NonFiniteLogits(tuple(mirror.request_ids[row] or "" for row in failed))
-    return token_ids
-
-
 def _draw(logits: torch.Tensor, rows: Ints, positions: Ints, mirror: RowMirror) -> torch.Tensor:
     """One token per row from softmax(logits / temperature), truncated."""
     columns, device = mirror.sampling, logits.device
@@ -148,19 +164,29 @@ def _draw(logits: torch.Tensor, rows: Ints, positions: Ints, mirror: RowMirror) 
     return torch.searchsorted(sums, draws * sums[:, -1:], right=True)[:, 0]
 
 
-def _report(
-    raw: torch.Tensor, wanted: Ints, token_ids: TokenIds, num_logprobs: Ints
-) -> tuple[TokenLogprobs | None, ...]:
-    """raw [len(wanted), vocab_size] log-probabilities."""
-    chosen = upload(token_ids[wanted].astype(np.int64), raw.device)[:, None]
-    logprob = raw.gather(1, chosen)
-    rank = 1 + (raw > logprob).sum(dim=-1)
-    most = min(int(num_logprobs[wanted].max()), raw.shape[1])
-    top = raw.topk(most, dim=-1)
-    values, ids = top.values.numpy(force=True), top.indices.numpy(force=True).astype(np.int32)
-    entries: list[TokenLogprobs | None] = [None] * len(token_ids)
-    logprobs, ranks = logprob[:, 0].tolist(), rank.tolist()
-    for k, position in enumerate(wanted.tolist()):
-        n = int(num_logprobs[position])
-        entries[position] = TokenLogprobs(int(token_ids[position]), logprobs[k], ranks[k], ids[k, :n], values[k, :n])
-    return tuple(entries)
+class _Report:
+    """Log-probabilities of some logit rows, on their way to the host."""
+
+    def __init__(self, raw: torch.Tensor, wanted: Ints, tokens: torch.Tensor, num_logprobs: Ints) -> None:
+        """raw [len(wanted), vocab_size] log-probabilities; tokens and num_logprobs of all logit rows."""
+        chosen = tokens[upload(wanted, raw.device)].clamp(min=0)[:, None]
+        logprob = raw.gather(1, chosen)
+        rank = 1 + (raw > logprob).sum(dim=-1, keepdim=True)
+        top = raw.topk(min(int(num_logprobs[wanted].max()), raw.shape[1]), dim=-1)
+        self._values = Download(torch.cat((logprob, top.values), dim=1))
+        self._ids = Download(torch.cat((rank, top.indices), dim=1))
+        self._wanted = wanted
+        self._num_logprobs = num_logprobs
+
+    def entries(self, token_ids: TokenIds) -> tuple[TokenLogprobs | None, ...]:
+        """[num_logits]; waits."""
+        values, ids = self._values.wait(), self._ids.wait()
+        top_values, top_ids = values[:, 1:], ids[:, 1:].astype(np.int32)
+        logprobs, ranks = values[:, 0].tolist(), ids[:, 0].tolist()
+        entries: list[TokenLogprobs | None] = [None] * len(token_ids)
+        for k, position in enumerate(self._wanted.tolist()):
+            n = int(self._num_logprobs[position])
+            entries[position] = TokenLogprobs(
+                int(token_ids[position]), logprobs[k], ranks[k], top_ids[k, :n], top_values[k, :n]
+            )
+        return tuple(entries)

@@ -1,4 +1,4 @@
-"""Copies from host to device that nobody waits for."""
+"""Copies between host and device that nobody waits for until what they bring is needed."""
 
 from typing import Any
 
@@ -29,3 +29,22 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+class Download:
+    """A tensor's values on their way to the host. The tensor must not be changed before `wait` has returned."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        self._host = values
+        if values.device.type == "cuda":
+            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._host.copy_(values, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record(torch.cuda.current_stream(values.device))
+
+    def wait(self) -> NDArray[Any]:
+        """The values. Here the host waits for the device."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._host.numpy(force=True)

@@ -19,7 +19,8 @@ from hybrid.models.native_config import NativeConfig
 from hybrid.models.reference import NativeReference
 from hybrid.models.weights import Weights
 from hybrid.pools.sizing import PoolSizes
-from hybrid.runner.model_runner import ModelRunner, RunnerOutput
+from hybrid.runner.launched import RunnerOutput
+from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.plan import BlockDelta, EncodeImage, ImageSpan, NewRow, Snapshot, StepPlan
 

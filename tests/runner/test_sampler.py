@@ -33,7 +33,7 @@ class Rows:
 
     def sample(self, logits: torch.Tensor, rows: list[int], mask: GrammarMask | None = None) -> Sampled:
         chosen = np.array(rows)
-        return sample(logits.clone(), chosen, self.mirror.num_tokens[chosen], self.mirror, mask)
+        return sample(logits.clone(), chosen, self.mirror.num_tokens[chosen], self.mirror, mask).wait()
 
 
 def logits_of(count: int, seed: int = 0, vocab: int = VOCAB) -> torch.Tensor:

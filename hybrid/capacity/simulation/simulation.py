@@ -54,10 +54,11 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A plan that was executed and not committed."""
+    """A plan that was launched and not committed."""
 
     result: StepResult
     slots: Ints  # of the rows that sample
+    end: float  # when the runner is done with it
 
 
 def simulate(
@@ -95,6 +96,7 @@ class Simulation:
         self._recent_sizes, self._adapted_rows = RecentSizes(), AdaptedRows(engine.sizes.num_rows)
         self._recorder = Recorder(self.scheduler, self._arrivals.last_opening / SAMPLES)
         self._in_flight: deque[_Flight] = deque()
+        self._free = 0.0  # when the runner is done with all that was launched
         self._outputs: dict[int, Segment] = {}  # of requests that wait for their first plan
         self._stopped = ""
         self._totals = Totals()
@@ -162,13 +164,13 @@ class Simulation:
     # --- as Engine -------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """Mutates: plan and execute as far as plans may be in flight, commit the oldest result."""
+        """Mutates: plan and launch as far as plans may be in flight, commit the oldest result."""
         scheduler = self.scheduler
         while scheduler.num_in_flight < self._engine.config.max_plans_in_flight:
             plan = scheduler.schedule()
             if plan is None:
                 break
-            self._in_flight.append(self._execute(plan))
+            self._in_flight.append(self._launch(plan))
         if self._in_flight:
             self._commit_oldest()
             while self._in_flight and not scheduler.num_unfinished:
@@ -178,8 +180,8 @@ class Simulation:
             self.now = min(self._arrivals.next_time(), self._adapters.next_ready())
             assert self.now < float("inf"), "requests wait, and nothing will happen"
 
-    def _execute(self, plan: StepPlan) -> _Flight:
-        """Mutates: time passes, as it would for a runner; what the plan samples is there."""
+    def _launch(self, plan: StepPlan) -> _Flight:
+        """Mutates: the runner begins with it as soon as it is free; what the plan samples is there."""
         for new in plan.new_rows:
             request = int(new.request_id)
             if request not in self._answers:
@@ -191,12 +193,12 @@ class Simulation:
         slots, tokens = self._answers.sample(plan)
         work = StepWork.of(plan, self._recent_sizes, self._adapted_rows)
         seconds = next(self._variation) * self._engine.step_time.seconds(work)
-        self.now += seconds
+        self._free = max(self.now, self._free) + seconds
         self._totals.steps += 1
         self._totals.busy += seconds
         self._totals.rows += len(plan.rows)
         self._totals.scheduled_tokens += plan.num_tokens
-        return _Flight(StepResult.one_each(plan.step_id, tokens), slots)
+        return _Flight(StepResult.one_each(plan.step_id, tokens), slots, self._free)
 
     def _begin(self, request: int, num_prompt_tokens: int) -> None:
         """Mutates: from now on the request's tokens are known. One that asked for more ends itself."""
@@ -206,8 +208,10 @@ class Simulation:
         self._answers.begin(request, num_prompt_tokens, self._journal.arrival(request), tokens)
 
     def _commit_oldest(self) -> None:
-        """Mutates: tokens of one result are handed out, and requests that ended leave."""
+        """Mutates: time passes until the oldest result is there; its tokens are handed out, and requests that ended
+        leave."""
         flight = self._in_flight.popleft()
+        self.now = max(self.now, flight.end)
         tokens = self.scheduler.commit(flight.result)
         slots = flight.slots[tokens.result_rows]
         self._totals.new_tokens += len(slots)

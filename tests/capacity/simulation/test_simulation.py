@@ -1,7 +1,7 @@
 """The simulation against answers that are known without it, and against the real engine with the same step times."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from hybrid.engine import Engine
 from hybrid.frontend.prompt import Prompt
 from hybrid.grammar.backend import Masks
 from hybrid.models.image_positions import ImagePositions
-from hybrid.runner.model_runner import RunnerOutput
+from hybrid.runner.launched import RunnerOutput
 from hybrid.sampling_params import SamplingParams
 from hybrid.scheduler.config import SchedulerConfig
 from hybrid.scheduler.plan import StepPlan, StepResult
@@ -226,6 +226,7 @@ class TimedRunner:
 
     def __init__(self, step_time: Linear, answers: Mapping[str, Any], prompt_lengths: Mapping[str, int]) -> None:
         self.now = 0.0
+        self._free = 0.0  # when the device is done with all that was launched
         self._step_time = step_time
         self._answers = answers
         self._prompt_lengths = prompt_lengths
@@ -245,14 +246,20 @@ class TimedRunner:
     def remove_request(self, request_id: str) -> None:
         pass
 
-    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
+    def launch(self, plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]:
         for new in plan.new_rows:
             self._rows[new.row] = new.request_id
-        self.now += self._step_time.seconds(StepWork.of(plan))
+        end = self._free = max(self.now, self._free) + self._step_time.seconds(StepWork.of(plan))
         ids = [self._rows[row] for row in plan.rows[plan.samples].tolist()]
         ends = (plan.num_computed_tokens + plan.num_scheduled_tokens)[plan.samples].tolist()
         tokens = [self._answers[one][end - self._prompt_lengths[one]] for one, end in zip(ids, ends, strict=True)]
-        return RunnerOutput(StepResult.one_each(plan.step_id, np.array(tokens, dtype=np.int32)), (None,) * len(tokens))
+        result = StepResult.one_each(plan.step_id, np.array(tokens, dtype=np.int32))
+
+        def wait() -> RunnerOutput:
+            self.now = max(self.now, end)
+            return RunnerOutput(result, (None,) * len(tokens))
+
+        return wait
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])

@@ -14,7 +14,7 @@ from hybrid import LLM, SamplingParams
 from hybrid.engine import Runner
 from hybrid.frontend.generation import Update
 from hybrid.grammar.backend import Masks
-from hybrid.runner.model_runner import RunnerOutput
+from hybrid.runner.launched import RunnerOutput
 from hybrid.scheduler.plan import StepPlan
 
 CONTEXT = 48  # tokens of prompt and output
@@ -24,7 +24,7 @@ Tokens = tuple[int, ...]
 
 
 class FailingRunner:
-    """A runner some of whose steps fail, before or after they were computed."""
+    """A runner some of whose steps fail, before they are launched or after they were computed."""
 
     def __init__(self, inner: Runner, fails: Callable[[], str | None]) -> None:
         self.inner = inner
@@ -33,14 +33,21 @@ class FailingRunner:
         self.add_request = inner.add_request
         self.remove_request = inner.remove_request
 
-    def execute(self, plan: StepPlan, grammar: Masks | None = None) -> RunnerOutput:
+    def launch(self, plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]:
         when = self.fails()
-        if when != "before":
-            output = self.inner.execute(plan, grammar)
-        if when is not None:
-            self.failures += 1
-            raise RuntimeError(f"the device was lost {when} the step")
-        return output
+        if when is None:
+            return self.inner.launch(plan, grammar)
+        self.failures += 1
+        error = RuntimeError(f"the device was lost {when} the step")
+        if when == "before":
+            raise error
+        result = self.inner.launch(plan, grammar)
+
+        def lost() -> RunnerOutput:
+            result()
+            raise error
+
+        return lost
 
 
 class Interrupts:
