@@ -152,8 +152,8 @@ class ModelRunner:
     def launch(self, plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]:
         """Starts one plan; its result is to be called for, in the order of the plans. Mutates caches and mirror.
 
-        On a GPU nothing waits for the device, except where rows with penalties need tokens of the plan before, and for
-        adapters and images. A CPU computes here.
+        On a GPU nothing waits for the device, except for drafts, where rows with penalties need tokens of the plan
+        before, and where a vision tower asks for something. A CPU computes here.
 
         grammar: called once the model has been launched; row id -> bitmask of allowed tokens [ceil(vocab_size / 32)],
         for every row with `needs_grammar` that samples.

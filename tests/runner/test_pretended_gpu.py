@@ -1,10 +1,12 @@
-"""Steps on a pretended GPU: they say what a CPU says, and none waits for the device more than once, for its tokens.
+"""Steps on a pretended GPU: they say what a CPU says. Nobody waits for the device while one is launched, and once, for
+its tokens, until its result is there.
 
 Kernels run in Triton's interpreter. Only a GPU shows whether they compile, and how fast all is. Pictures and adapters:
 `tests/multimodal/test_on_a_pretended_gpu.py`.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import torch
 from hybrid.models.decoder import Decoder
 from hybrid.models.families import read_model
 from hybrid.models.weights import Weights
-from hybrid.runner.model_runner import RunnerOutput
+from hybrid.runner.launched import RunnerOutput
 from hybrid.sampling_params import SamplingParams
 from tests.models.families.oracle import all_cases
 from tests.pretended.cuda import pretended
@@ -54,14 +56,25 @@ def prompt(length: int) -> list[int]:
 
 
 def steps(driver: PlanDriver, device: PretendedDevice | None = None) -> list[RunnerOutput]:
-    """Chunks, decodes, a snapshot, a request that goes on from it, drafts. device: on which nobody waits for long."""
+    """Chunks, decodes, a grammar, a snapshot, a request that goes on from it, drafts. device: that is watched."""
     outputs: list[RunnerOutput] = []
 
-    def step(counts: dict[str, int], snapshot: int | None = None, drafts: dict[str, list[int]] | None = None) -> None:
+    def step(
+        counts: dict[str, int],
+        snapshot: int | None = None,
+        drafts: dict[str, list[int]] | None = None,
+        only: int | None = None,
+    ) -> None:
         plan = driver.plan(counts, [] if snapshot is None else [("biased", 7, snapshot)], drafts)
+        masks = {}
+        if only is not None:
+            masks[driver.requests["greedy"].row] = np.array([1 << only, 0], dtype=np.int32)
+            plan = replace(plan, needs_grammar=plan.rows == driver.requests["greedy"].row)
         before = 0 if device is None else len(device.waits)
-        outputs.append(driver.runner.execute(plan))
-        assert device is None or len(device.waits) <= before + 1, device.waits[before:]
+        result = driver.runner.launch(plan, lambda: masks)
+        assert device is None or drafts or len(device.waits) == before, device.waits[before:]
+        outputs.append(result())
+        assert device is None or len(device.waits) == before + 1, device.waits[before:]
         driver.commit(plan, outputs[-1])
 
     for i, (name, params) in enumerate(PARAMS.items()):
@@ -69,7 +82,8 @@ def steps(driver: PlanDriver, device: PretendedDevice | None = None) -> list[Run
     slot = driver.free_slot()
     step({"greedy": 3, "biased": 10}, slot)
     step({"greedy": 1, "drawn": 7, "reported": 11, "penalised": 15, "biased": 9})
-    step(dict.fromkeys(PARAMS, 1))
+    step(dict.fromkeys(PARAMS, 1), only=17)
+    assert driver.requests["greedy"].token_ids[-1] == 17
     driver.add("hit", [*driver.requests["biased"].token_ids[:7], 9, 8, 7])
     driver.resume("hit", "biased", 7, slot)
     step({"hit": 3, "greedy": 1})
@@ -132,7 +146,7 @@ def family(case: str, device: str) -> Decoder:
     return Decoder(model, Weights(tensors, torch.float32, torch.device(device)))
 
 
-def check_family(case: str, monkeypatch: pytest.MonkeyPatch, ops: str) -> None:
+def check_family(case: str, device: PretendedDevice, monkeypatch: pytest.MonkeyPatch, ops: str) -> None:
     """A chunk beside a first token, and a decode step: everything lies on the device."""
     said = []
     for where in ("cpu", "cuda"):
@@ -140,15 +154,18 @@ def check_family(case: str, monkeypatch: pytest.MonkeyPatch, ops: str) -> None:
         driver = PlanDriver(family(case, where), runner_sizes(max_model_len=16), device=where)
         driver.add("a", prompt(5))
         driver.add("b", prompt(2))
+        before = len(device.waits)
         said.append([driver.step({"a": 5, "b": 1}), driver.step({"a": 1})])
     assert said[0] == said[1]
+    assert ops == "torch" or len(device.waits) == before + 2, device.waits[before:]
 
 
 @pytest.mark.parametrize("case", FAMILIES)
 def test_families(case: str, device: PretendedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_family(case, monkeypatch, "torch")
+    check_family(case, device, monkeypatch, "torch")
 
 
 @pytest.mark.parametrize("case", ["gpt_oss: yarn", "jamba: two of five", "qwen3_next: every third layer"])
 def test_families_in_kernels(case: str, device: PretendedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_family(case, monkeypatch, "triton")
+    """Nobody waits for more than the tokens, also from the first step on."""
+    check_family(case, device, monkeypatch, "triton")
