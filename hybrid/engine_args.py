@@ -119,7 +119,7 @@ class EngineArgs:
         for name in ("skip_tokenizer_init", "enable_prefix_caching", "enforce_eager", "enable_lora"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        if self.async_scheduling not in (None, True, False):
+        if not isinstance(self.async_scheduling, bool | None):
             raise ValueError(f"async_scheduling must be true or false, got {self.async_scheduling!r}")
         if self.async_scheduling is not None and "max_plans_in_flight" in self.scheduler:
             raise ValueError("async_scheduling and max_plans_in_flight say the same: give one of them")

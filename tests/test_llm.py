@@ -99,7 +99,7 @@ def expected(shared: LLM) -> list[tuple[int, ...]]:
     "arguments",
     [
         {},
-        {"max_plans_in_flight": 2},
+        {"async_scheduling": True},
         {"max_plans_in_flight": 3, "force_retraction_every": 5},
         {"enable_prefix_caching": False},
         {"force_retraction_every": 3},
@@ -388,6 +388,12 @@ def test_ctrl_c_between_steps_leaves_no_request_behind(llm: LLM, monkeypatch: py
         ({"max_plans_in_flight": "two"}, "max_plans_in_flight must be an integer, got 'two'"),
         ({"seed": "x"}, "seed must be an integer"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false"),
+        ({"async_scheduling": "yes"}, "async_scheduling must be true or false, got 'yes'"),
+        ({"async_scheduling": 1}, "async_scheduling must be true or false, got 1"),
+        (
+            {"async_scheduling": True, "max_plans_in_flight": 2},
+            "async_scheduling and max_plans_in_flight say the same: give one of them",
+        ),
         ({"enforce_eager": "yes"}, "enforce_eager must be true or false"),
         ({"model": "no such model"}, r"neither a folder nor a bundled checkpoint \(.*tiny"),
         ({"model": ""}, "model must be a path or a name"),

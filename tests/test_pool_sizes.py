@@ -87,3 +87,18 @@ def test_table_bytes_are_those_of_the_tables() -> None:
     tables: list[NDArray[Any]] = [mirror.token_ids, mirror.full_table, mirror.window_table]
     tables += [memory.table.token_ids, memory.table.full_table, memory.table.window_table]
     assert sum(table.nbytes for table in tables) == pytest.approx(row_table_bytes(sizes), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "on_cpu", "on_gpu"),
+    [
+        ({}, 1, 2),
+        ({"async_scheduling": True}, 2, 2),
+        ({"async_scheduling": False}, 1, 1),
+        ({"scheduler": {"max_plans_in_flight": 3}}, 3, 3),
+    ],
+)
+def test_plans_in_flight(arguments: dict[str, Any], on_cpu: int, on_gpu: int) -> None:
+    args = EngineArgs(model="any", **arguments)
+    found = [args.scheduler_config(0, on_gpu=gpu).max_plans_in_flight for gpu in (False, True)]
+    assert found == [on_cpu, on_gpu]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hybrid.capacity.hardware import find_hardware
 from hybrid.capacity.question import Question
 from hybrid.capacity.simulation.engine_model import EngineModel
 from hybrid.capacity.simulation.settings import Setting, engine_model, parse_settings, planned_for
@@ -164,3 +165,10 @@ def test_a_workload_as_it_is() -> None:
     at_once = replace(study(rates=None), workload=workload(np.zeros(10), 100, 10))
     shown = at_once.case(Setting()).shown
     assert shown is not None and shown.completed == 10 and shown.rate == float("inf")
+
+
+def test_a_gpu_has_two_plans_in_flight() -> None:
+    (setting,) = parse_settings([])
+    on_gpu = engine_model(asked(hardware=find_hardware("h100")), setting, lambda question: Linear())
+    assert (on_gpu.config.max_plans_in_flight, on_gpu.sizes.lookahead) == (2, 1)
+    assert (engine_with().config.max_plans_in_flight, engine_with().sizes.lookahead) == (1, 0)
