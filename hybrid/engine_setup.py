@@ -192,7 +192,7 @@ def _memory(args: EngineArgs, device: torch.device) -> int:
 def _device(name: str | torch.device | None) -> torch.device:
     """Raises ValueError for a device that is not there."""
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if not isinstance(name, str | torch.device):
         raise ValueError(f"device must be a name such as 'cpu' or 'cuda:1', got {name!r}")
     try:

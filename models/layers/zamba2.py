@@ -69,8 +69,6 @@ class SharedHybrid:
         """block: that of the part, built. Caches: keys and values, then the mixer's state."""
         adapters = part.adapters
         self._block = block
-        if block.rope is not None:
-            rotary.constants(block.rope, weights.device)
         self._cache_index = cache_index
         self._attention_adapter = None if adapters.attention is None else Adapter(adapters.attention, weights)
         self._mlp_adapter = Adapter((adapters.mlp,), weights)
