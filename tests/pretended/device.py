@@ -62,8 +62,9 @@ class PretendedDevice(TorchDispatchMode):
             assert torch.equal(_bytes(source), _bytes(copied)), "the host wrote what was still to be copied"
         self.num_done = self.num_started if until is None else until
         arrived = [copy for copy in self._arriving if copy[0] <= self.num_done]
-        for _, destination, values in arrived:
-            destination.copy_(values)
+        with torch.inference_mode():  # as it may have been when the copy began
+            for _, destination, values in arrived:
+                destination.copy_(values)
         self._leaving, self._arriving = [], self._arriving[len(arrived) :]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
