@@ -11,6 +11,11 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from hybrid.models.layers import rotary
+from hybrid.models.ops.choice import _is_recent
+from hybrid.models.ops.triton import norm
+from hybrid.models.ops.triton.device import interpreted, num_programs, shared_memory
+
 from .device import PretendedDevice, is_there
 from .memory import Graph, Stream, Tensor
 
@@ -65,6 +70,8 @@ class _Names(TorchFunctionMode):
 @contextmanager
 def pretended(patch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
     """Inside, GPUs are there, of which nothing is in use. Mutates torch.cuda until the patch is undone."""
+    if not interpreted():
+        pytest.skip("there is a GPU, and kernels are compiled")
     device = PretendedDevice()
 
     class Events(Stream):
@@ -140,13 +147,21 @@ def pretended(patch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
     }
     for name, fake in fakes.items():
         patch.setattr(torch.cuda, name, fake)
-    from hybrid.models.ops.triton import norm  # tests/conftest.py has chosen the interpreter
-
     kernel = type(norm._rms_norm)
     run = kernel.run
     patch.setattr(kernel, "run", lambda self, *args, **options: device.launch(self, run, args, options))
-    with device, _Names(device):
-        yield device
+    try:
+        _forget()
+        with device, _Names(device):
+            yield device
+    finally:
+        _forget()
+
+
+def _forget() -> None:
+    """What is kept by device for the whole process."""
+    for kept in (_is_recent, num_programs, shared_memory, rotary.constants):
+        kept.cache_clear()
 
 
 def _index(chosen: Any) -> int:
