@@ -43,8 +43,7 @@ def load(
     """
     checkpoint = open_checkpoint(path)
     model = checkpoint.model if images else replace(checkpoint.model, vision=None)
-    target = torch.device(device)
-    make_current(target)
+    target = make_current(torch.device(device))
     if dtype is None:
         dtype = checkpoint.dtype if target.type != "cpu" or _fast_bfloat16() else torch.float32
     try:

@@ -100,8 +100,7 @@ class ModelRunner:
         if encoder is not None and model.spec.encoder is None:
             raise ValueError("the model takes no images, but an encoder was given")
         self.sizes = sizes
-        self.device = torch.device(device)
-        make_current(self.device)
+        self.device = make_current(torch.device(device))
         self.dtype = model.dtype
         self.caches = Caches(model.spec, sizes, self.device)
         self.num_encoded_images = 0  # since the start

@@ -7,10 +7,13 @@ import torch
 from numpy.typing import NDArray
 
 
-def make_current(device: torch.device) -> None:
-    """Mutates, for this thread: Triton launches kernels on the current device. torch goes where its tensors are."""
+def make_current(device: torch.device) -> torch.device:
+    """The device, a GPU with its number. Mutates, for this thread: Triton launches kernels on the current device; torch
+    goes where its tensors are."""
     if device.type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         torch.cuda.set_device(device)
+    return device
 
 
 def staged(values: NDArray[Any], device: torch.device) -> torch.Tensor:

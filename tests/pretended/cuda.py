@@ -165,9 +165,10 @@ def _forget() -> None:
 
 
 def _index(chosen: Any) -> int:
+    """As `torch.cuda.set_device` has it."""
     if isinstance(chosen, int):
         return chosen
     named = torch.device(chosen)
-    if named.type != "cuda":
-        raise ValueError(f"Expected a cuda device, but got: {named}")
-    return named.index or 0
+    if named.type != "cuda" or named.index is None:
+        raise ValueError(f"Expected a cuda device with its number, but got: {named}")
+    return named.index
