@@ -8,6 +8,7 @@ import torch
 
 from hybrid.models.context import Ints
 from hybrid.models.lora_site import LoraSite
+from hybrid.models.ops.decode_lora import DecodeLora
 from hybrid.models.ops.lora import LoraBatch
 from hybrid.models.ops.triton.lora import TritonLora
 from hybrid.pools.specs import LORA_RANK_UNIT
@@ -16,11 +17,15 @@ from .gpu_case import Case, Tensors, Work
 
 OFFSET = 16  # of the site's columns among its projection's
 SPARE_UNITS = 3  # that nobody has; NaN
+MOST_RANK, MOST_RANKS = 64, 512
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """counts[i] tokens have an adapter of ranks[i], 0: none. table: what is changed is looked up, not multiplied."""
+    """counts[i] tokens have an adapter of ranks[i], 0: none. table: what is changed is looked up, not multiplied.
+
+    graph: launched as in a graph, for any mix of adapters up to MOST_RANK in a pool of MOST_RANKS.
+    """
 
     name: str
     counts: tuple[int, ...]
@@ -28,6 +33,7 @@ class Batch:
     inputs: int
     outputs: int
     table: bool = False
+    graph: bool = False
 
     @property
     def size(self) -> str:
@@ -39,6 +45,7 @@ SHORT = (
     Batch("decodes", (1, 2, 1), (5, 0, 20), 300, 20),
     Batch("chunks", (17, 3, 2), (16, 0, 3), 70, 140),
     Batch("table", (2, 1, 3), (8, 20, 0), 11, 20, table=True),
+    Batch("graph", (1, 2, 1), (5, 0, 20), 300, 20, graph=True),
 )
 FULL = (
     Batch("one decode", (1,), (16,), 4096, 4096),
@@ -50,6 +57,11 @@ FULL = (
     Batch("chunks", (4096, 2048, 2048), (16, 64, 0), 4096, 14336),
     Batch("mixed", (4096, *(1,) * 31), (16,) * 32, 4096, 4096),
     Batch("table", (2048, *(1,) * 15), (16,) * 16, 128256, 4096, table=True),
+    Batch("graph, one decode", (1,), (16,), 4096, 4096, graph=True),
+    Batch("graph, one adapter", (64,), (16,), 4096, 4096, graph=True),
+    Batch("graph, one of 64 rows", (1, 63), (16, 0), 4096, 4096, graph=True),
+    Batch("graph, rank 64", (8,) * 8, (64,) * 8, 4096, 4096, graph=True),
+    Batch("graph, rank 8", (1,) * 64, (8,) * 64, 4096, 4096, graph=True),
 )
 
 
@@ -95,13 +107,20 @@ def _work(batch: Batch, device: torch.device, dtype: torch.dtype) -> Work:
             of_batch.add(exact, x.float(), changed)
         return [changed]
 
-    plan, timed = TritonLora.plan(groups, device), out.clone()
+    def planned() -> TritonLora:
+        if not batch.graph:
+            return TritonLora.plan(groups, len(of_tokens), device)
+        step = DecodeLora(len(of_tokens), MOST_RANKS // LORA_RANK_UNIT, MOST_RANK // LORA_RANK_UNIT, device)
+        step.fill(LoraBatch(of_tokens))
+        return step.kernels(device)
+
+    plan, timed = planned(), out.clone()
     changed_tokens = sum(len(members) for members, _ in groups)
     ranks = sum(num_units) * LORA_RANK_UNIT  # of all adapters
     products = sum(len(members) * len(held) * LORA_RANK_UNIT for members, held in groups)  # tokens by their ranks
     read = products if batch.table else ranks * batch.inputs + changed_tokens * batch.inputs
     return Work(
-        kernel=lambda: change(TritonLora.plan(groups, device), out.clone()),
+        kernel=lambda: change(planned(), out.clone()),
         reference=reference,
         again=lambda: change(plan, timed),
         # `b` is read, what is changed is read and written

@@ -7,7 +7,7 @@ and come back. Its roofline counts every weight, key, value and state once.
 import gc
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hybrid.adapters.weights import AdapterWeights, LoraMatrices
 from hybrid.calibration.plans import Plans, request_id
 from hybrid.calibration.shapes import Row, Shape
 from hybrid.capacity.step_time.layer_costs import LayerCosts
@@ -25,10 +26,10 @@ from hybrid.models.blueprint.model import Model
 from hybrid.models.decoder import Decoder
 from hybrid.models.families import read_model
 from hybrid.models.weights import Weights
-from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for
+from hybrid.pools.sizing import Kinds, PoolSizes, blocks_for, lora_units
 from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
-from hybrid.scheduler.plan import StepPlan
+from hybrid.scheduler.plan import LoadAdapter, StepPlan
 
 from .gpu_case import Rates
 
@@ -38,6 +39,7 @@ BATCHES = (1, 8, 32)
 CONTEXT = 2048  # of each row that decodes
 CHUNK_TOKENS = 8192  # of a step that fills rows, all together, but at most CONTEXT of each
 RUNS, WARM_UPS = 20, 3
+ADAPTERS, RANK = 8, 16
 BLOCK_SIZE = 16
 TINY: dict[str, object] = {
     "model_type": "bamba",
@@ -90,6 +92,34 @@ class RandomTensors:
         return 1 + values / 10 if "norm" in name else values
 
 
+class RandomAdapters:
+    """An AdapterSource, which draws every adapter on the device. All of a model's targets change a little."""
+
+    max_lora_rank = RANK
+
+    def __init__(self, targets: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
+        self._targets = targets
+        self._device = device
+
+    def weights(self, lora_id: int) -> AdapterWeights:
+        """Another one every time."""
+        del lora_id
+        modules = {}
+        for name, (*experts, outputs, inputs) in self._targets.items():
+            a = torch.randn(*experts, RANK, inputs, device=self._device).mul_(inputs**-0.5)
+            b = torch.randn(*experts, outputs, RANK, device=self._device).mul_(0.1 * RANK**-0.5)
+            modules[name] = LoraMatrices(a, b)
+        return AdapterWeights(RANK, modules)
+
+
+def with_adapters(plan: StepPlan) -> StepPlan:
+    """The new rows have ADAPTERS adapters in turn, which the plan loads."""
+    units = np.arange(ADAPTERS * lora_units(RANK)).reshape(ADAPTERS, -1)
+    new_rows = tuple(replace(new, lora_id=1 + index % ADAPTERS) for index, new in enumerate(plan.new_rows))
+    loaded = tuple(LoadAdapter(lora_id, held) for lora_id, held in enumerate(units, start=1))
+    return replace(plan, new_rows=new_rows, load_adapters=loaded)
+
+
 def real_model(name: str) -> Model:
     """By its configuration; what sees images is left out."""
     return replace(read_model(json.loads((CONFIGS / f"{name}.json").read_text())), vision=None)
@@ -111,7 +141,8 @@ def steps(
     runs: int = RUNS,
     warm_ups: int = WARM_UPS,
 ) -> Iterator[StepTime]:
-    """Decoding and prefill of each batch, one after the other. Logits that are not finite are an error."""
+    """Decoding and prefill of each batch, one after the other. Logits that are not finite are an error. The roofline of
+    steps with adapters is that of steps without."""
     decoder = Decoder(model, Weights(RandomTensors(model, device), torch.bfloat16, device))
     spec, rows = decoder.spec, max(batches)
     sizes = PoolSizes(
@@ -120,13 +151,14 @@ def steps(
         num_window_blocks=rows * blocks_for(context + 1, BLOCK_SIZE),
         num_state_slots=rows,
         encoder_tokens=0,
-        lora_units=0,
+        lora_units=ADAPTERS * lora_units(RANK),
         block_size=BLOCK_SIZE,
         sliding_window=spec.sliding_window,
         max_model_len=context + 2,
     )
     kinds = Kinds.of(spec)
-    runner = ModelRunner(decoder, sizes, device)
+    targets = model.lora_targets()
+    runner = ModelRunner(decoder, sizes, device, None, RandomAdapters(targets, device), targets)
     plans = Plans(sizes, kinds, decoder.vocab_size)
     for row in range(rows):
         runner.add_request(request_id(row), SamplingParams(temperature=0), seed=row)
@@ -134,9 +166,10 @@ def steps(
     for batch in batches:
         chunk = min(context, chunk_tokens // batch)
         # prefill first: decoding then reads what it wrote
-        for kind, each in (("prefill", Row(0, chunk)), ("decode", Row(context - 1))):
+        steps = ("prefill", Row(0, chunk)), ("decode", Row(context - 1)), ("decode, adapters", Row(context - 1))
+        for kind, each in steps:
             shape = Shape(kind, (each,) * batch)
-            runner.execute(plans.enter(shape))
+            runner.execute(with_adapters(plans.enter(shape)) if kind.endswith("adapters") else plans.enter(shape))
             plan = plans.step(shape)
             median = sorted(_ends(runner, plan, warm_ups + runs)[-runs:])[runs // 2]
             yield StepTime(

@@ -281,7 +281,7 @@ class Engine:
 
     def _fail(self, plan: StepPlan, error: BaseException) -> None:
         """Mutates: the oldest plan in flight, which failed, is taken back. Raises again what is no Exception."""
-        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        message = _said(error)
         if isinstance(error, Exception):
             logger.error("step %d failed: %s", plan.step_id, message, exc_info=error)
         self.scheduler.fail(plan.step_id, message, blamed=getattr(error, "request_ids", ()))
@@ -297,6 +297,14 @@ class Engine:
             # As in vLLM, the model's own end of text is no stop reason.
             stop_reason = ended.stop_token_id if ended.stop_token_id not in self._eos_token_ids else None
             self._unreported.append(generation.end(ended.num_cached_tokens, ended.reason, stop_reason, ended.error))
+
+
+def _said(error: BaseException) -> str:
+    """What a failed step tells its requests."""
+    name, text = type(error).__name__, str(error)
+    if name == "OutOfMemoryError":  # torch's, whose other sentences are about one allocation
+        text = f"{text.partition('.')[0]}; lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs"
+    return f"{name}: {text}" if text else name
 
 
 def _raise(error: BaseException) -> RunnerOutput:

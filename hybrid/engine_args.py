@@ -34,7 +34,7 @@ class EngineArgs:
     max_num_batched_tokens: most tokens per step.
     block_size: tokens per block of the attention pools.
     memory: of all pools together, bytes or a string such as "512MiB"; None: what the device offers.
-    gpu_memory_utilization: of a GPU's memory, the share that weights, pools and activations may take when `memory` is
+    gpu_memory_utilization: of a GPU's memory, the share that weights, pools and steps may take when `memory` is
         not given, others that use the GPU included; None: all that is free. Chooses nothing on a CPU.
     dtype: of weights, keys and values; "auto": the checkpoint's.
     device: as torch names it; None: "cuda" where there is one, else "cpu".

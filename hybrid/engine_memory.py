@@ -6,6 +6,7 @@ Knows specs and numbers; imports no torch and asks no device.
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 
 from hybrid.pools.sizing import Kinds, Need, PoolSizes, blocks_for, never_fits, pool_bytes, size_pools
 from hybrid.pools.specs import ModelSpec
@@ -19,12 +20,18 @@ logger = logging.getLogger(__name__)
 MIN_MODEL_LEN = 2  # one token of prompt, one of output
 SPLIT = ("num_full_blocks", "num_window_blocks", "num_state_slots")  # arguments that say how memory is split
 NO_LIMIT = 2**62
-GPU_FRACTION = 0.8  # of the memory that is free once the weights are there; the rest is for activations
+UNCOUNTED = 1 / 20  # of the memory beside the weights: fragments of the allocator, workspaces of libraries, kernels
 
 
-def gpu_pool_memory(free_bytes: int) -> int:
-    """Bytes for the pools on a GPU where so many are free beside the weights."""
-    return int(free_bytes * GPU_FRACTION)
+def gpu_pool_memory(usable_bytes: int, working_bytes: int) -> int:
+    """Bytes for the pools on a GPU where so many are usable beside the weights, and steps need working_bytes; 0 where
+    they leave nothing. See `capacity.sizing.working_memory`."""
+    return max(0, usable_bytes - int(usable_bytes * UNCOUNTED) - working_bytes)
+
+
+def gpu_memory_for_pools(pool_bytes: int, working_bytes: int) -> int:
+    """The least usable bytes of which `gpu_pool_memory` leaves so many."""
+    return ceil((pool_bytes + working_bytes) / (1 - UNCOUNTED)) + 1
 
 
 def usable_gpu_memory(free_bytes: int, total_bytes: int, gpu_memory_utilization: float | None) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hybrid.capacity.sizing.limits import Limits, limits
+from hybrid.capacity.sizing.working_memory import WorkingMemory, working_memory
 from hybrid.encoders.families import image_processor
 from hybrid.frontend.processor import Processor
 from hybrid.frontend.tokenizer import Tokenizer
@@ -40,11 +41,9 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 @dataclass(frozen=True, slots=True)
 class Setup:
     """An engine ready to run. `generation_defaults` is the checkpoint's `generation_config.json`; pool_bytes: by the
-    pools' names. limits: what the pools can do for requests of max_model_len. new_engine: another one over the same
-    runner; the two do not run at the same time."""
+    pools' names. limits: what the pools can do for requests of max_model_len."""
 
     engine: Engine
-    new_engine: Callable[[], Engine]
     runner: ModelRunner
     processor: Processor
     sizes: PoolSizes
@@ -75,13 +74,24 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
         spec.encoder.min_tokens_per_image if spec.encoder is not None else None,
         on_gpu=device.type != "cpu",
     )
-    unit_bytes = model.lora_bytes_per_unit(str(loaded.decoder.dtype).removeprefix("torch."), args.lora_target_modules)
+    dtype_name = str(loaded.decoder.dtype).removeprefix("torch.")
+    unit_bytes = model.lora_bytes_per_unit(dtype_name, args.lora_target_modules)
+    working = working_memory(
+        model,
+        dtype_name,
+        scheduler_config,
+        max_num_seqs=args.num_seqs,
+        max_model_len=args.max_model_len or loaded.decoder.max_positions,
+        block_size=args.block_size,
+        max_lora_rank=args.max_lora_rank if args.uses_lora else 0,
+        graphs=not args.enforce_eager,
+    )
     sizes = pool_sizes(
         args,
         scheduler_config,
         spec,
         loaded.decoder.max_positions,
-        _memory(args, device),
+        _memory(args, device, working),
         _room(device),
         unit_bytes,
         None if device.type == "cpu" else machine_memory(),
@@ -93,19 +103,16 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
     runner = ModelRunner(loaded.decoder, sizes, device, loaded.encoder, adapters, targets, decode_graphs=graphs)
     executes = wrap(runner)
     grammars = _grammars(tokenizer, loaded.decoder.vocab_size, eos_token_ids)
-
-    def new_engine() -> Engine:
-        return Engine(
-            Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching),
-            executes,
-            tokenizer,
-            eos_token_ids,
-            scheduler_config.max_plans_in_flight,
-            args.enable_prefix_caching,
-            adapters,
-            grammars,
-        )
-
+    engine = Engine(
+        Scheduler(scheduler_config, sizes, Kinds.of(spec), enable_prefix_caching=args.enable_prefix_caching),
+        executes,
+        tokenizer,
+        eos_token_ids,
+        scheduler_config.max_plans_in_flight,
+        args.enable_prefix_caching,
+        adapters,
+        grammars,
+    )
     if args.num_threads is not None:
         torch.set_num_threads(args.num_threads)
     images = None
@@ -126,8 +133,7 @@ def set_up(args: EngineArgs, wrap: Callable[[ModelRunner], Runner] = lambda runn
         else f"{checkpoint} says nowhere how images are to be prepared (it has no preprocessor_config.json)",
     )
     return Setup(
-        engine=new_engine(),
-        new_engine=new_engine,
+        engine=engine,
         runner=runner,
         processor=processor,
         sizes=sizes,
@@ -176,16 +182,26 @@ def _room(device: torch.device) -> int:
     return machine_memory()
 
 
-def _memory(args: EngineArgs, device: torch.device) -> int:
-    """Bytes for the pools. Raises ValueError for more than a machine has: the system would kill us when it is used."""
+def _memory(args: EngineArgs, device: torch.device, working: WorkingMemory) -> int:
+    """Bytes for the pools; on a GPU what steps leave. Raises ValueError for more than a machine has, as the system
+    would kill us when it is used, and for a GPU on which steps leave nothing."""
     if args.memory is not None:
         size = parse_memory(args.memory)
         if device.type == "cpu" and size > machine_memory():
             raise ValueError(f"memory of {args.memory!r} is more than the {machine_memory():,} bytes of this machine")
+        if device.type == "cuda" and size + working.total > (free := torch.cuda.mem_get_info(device)[0]):
+            logger.warning("the pools get %d of %d free bytes, and steps need %s more", size, free, working)
         return size
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        return gpu_pool_memory(usable_gpu_memory(free, total, args.gpu_memory_utilization))
+        usable = usable_gpu_memory(free, total, args.gpu_memory_utilization)
+        logger.info("of %d bytes beside the weights, steps need %s", usable, working)
+        if (pools := gpu_pool_memory(usable, working.total)) == 0:
+            raise ValueError(
+                f"steps of {args.max_num_batched_tokens} tokens and {args.num_seqs} requests need {working}, and "
+                f"{usable:,} bytes are usable beside the weights; lower max_num_batched_tokens or max_num_seqs"
+            )
+        return pools
     return default_cpu_memory()
 
 

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # it needs what is here
+    from .ops.decode_lora import DecodeLora
     from .ops.lora import LoraBatch
 
 Ints = NDArray[np.int64]
@@ -148,7 +149,8 @@ class DecodeContext:
 
     Tables have a line per request row; the last is nobody's: its blocks are the null block and its slot is -1. A batch
     row of nobody's, at position 0, is padding: it sees zeros, starts from zeros, and what it computes goes nowhere.
-    There are no snapshots, drafts, images or adapters.
+    There are no snapshots, drafts or images. Where ropes know three positions per token, these are
+    `image_positions`, all three the same: images lie behind the token.
     """
 
     token_ids: torch.Tensor  # [D] int64
@@ -158,9 +160,9 @@ class DecodeContext:
     window: torch.Tensor | None  # [num_rows + 1, blocks] int32
     state_slots: torch.Tensor  # [num_rows + 1] int64
     caches: tuple[LayerCache, ...]
+    image_positions: torch.Tensor | None = None  # [D] int64
+    lora: DecodeLora | None = None
     images: ClassVar[None] = None
-    lora: ClassVar[None] = None
-    image_positions: ClassVar[None] = None
 
     @property
     def nobody(self) -> int:

@@ -27,6 +27,7 @@ from .layers.rglru import RGLRU
 from .layers.short_conv import ShortConv
 from .layers.step import Step
 from .layers.zamba2 import SharedBlock, SharedHybrid
+from .ops.decode_lora import Lora
 from .ops.dispatch import select_ops
 from .ops.lora import LoraBatch
 from .ops.packages.shapes import RecurrentShapes
@@ -78,7 +79,7 @@ class Decoder:
     """`forward` reads and writes the caches that its context brings: one per entry of `spec`, in layer order.
 
     The dtype of weights, keys and values is that of `weights`; scans, norms and logits are float32.
-    can_capture: a CUDA graph may hold `forward` of a DecodeContext.
+    can_capture: a CUDA graph may hold `forward` of a DecodeContext. uses_mrope: ropes know three positions per token.
     """
 
     def __init__(self, model: Model, weights: Weights) -> None:
@@ -122,6 +123,10 @@ class Decoder:
         self._layers = tuple(layers)
         self.lora_sites = weights.sites
         self.can_capture = self._ops.captures
+        self.uses_mrope = any(
+            isinstance(part, parts.Attention) and part.rope is not None and part.rope.axes is not None
+            for part in design.plain_parts()
+        )
 
     @property
     def max_positions(self) -> int:
@@ -165,7 +170,7 @@ class Decoder:
             logits = torch.tanh(logits / self._design.logits_softcap) * self._design.logits_softcap
         return logits
 
-    def _embed(self, token_ids: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
+    def _embed(self, token_ids: torch.Tensor, lora: Lora | None) -> torch.Tensor:
         x = self._embedding.index_select(0, token_ids)
         if lora is not None:
             lora.add_rows(self._table_site, token_ids, x)

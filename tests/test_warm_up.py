@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from hybrid.checkpoints import find_checkpoint
 from hybrid.engine_args import EngineArgs
@@ -70,12 +72,22 @@ def test_the_engine_is_as_new(max_model_len: int, capsys: pytest.CaptureFixture[
     assert "warming up: 100%" in capsys.readouterr().err
 
 
-def test_a_request_that_fails_is_told_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_is_told_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = set_up(EngineArgs(model="tiny", memory="32MiB", num_threads=1))
-    monkeypatch.setattr(setup.runner, "launch", broken)
+    monkeypatch.setattr(setup.runner, "execute", raising(RuntimeError("no kernel")))
     warm_up(setup)
-    assert "the request that was to warm up the engine failed: RuntimeError: no kernel" in caplog.text
+    assert "a step that was to warm up the engine failed: RuntimeError: no kernel" in caplog.text
 
 
-def broken(*_: object) -> None:
-    raise RuntimeError("no kernel")
+def test_a_step_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = set_up(EngineArgs(model="tiny", memory="32MiB", num_threads=1))
+    monkeypatch.setattr(setup.runner, "execute", raising(torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.raises(ValueError, match="does not hold a step of 2048 tokens beside the pools; lower gpu_memory_util"):
+        warm_up(setup)
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def execute(*_: object) -> None:
+        raise error
+
+    return execute

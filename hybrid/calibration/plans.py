@@ -53,7 +53,7 @@ class Plans:
                     num_prompt_tokens=known,
                     num_computed_tokens=row.computed,
                     state_slot=index if self._kinds.state else 0,
-                    lora_id=0,
+                    lora_id=shape.lora_id,
                 )
             )
         return tuple(new_rows)

@@ -25,7 +25,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """enters: the rows are new. snapshots: of the last row. state_copies, block_copies: into units that no row uses.
-    images: encoded before."""
+    images: encoded before. lora_id: the adapter of all rows; 0: the base model."""
 
     kind: str
     rows: tuple[Row, ...]
@@ -34,6 +34,7 @@ class Shape:
     state_copies: int = 0
     block_copies: int = 0
     images: int = 0
+    lora_id: int = 0
 
     @property
     def num_tokens(self) -> int:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from hybrid.engine_args import DTYPES, EngineArgs
-from hybrid.engine_memory import gpu_pool_memory
+from hybrid.engine_memory import gpu_pool_memory, usable_gpu_memory
 from hybrid.lora import lora_targets
 from hybrid.models.blueprint.model import Model
 from hybrid.models.blueprint.vision import ImageCost
@@ -18,6 +18,7 @@ from hybrid.scheduler.config import SchedulerConfig
 
 from .hardware import CPU, Hardware
 from .model_file import weight_bytes
+from .sizing.working_memory import WorkingMemory, working_memory
 from .tensor_parallel import share_of
 from .traffic import Traffic
 
@@ -31,7 +32,8 @@ class Question:
     """Raises ValueError for what can never be right.
 
     quant_method: of the checkpoint's weights, see `model_file`.
-    memory_bytes: of all pools together, on each device; None: what `hardware` leaves beside the weights.
+    memory_bytes: of all pools together, on each device; None: what `hardware` leaves beside weights and steps.
+    gpu_memory_utilization: see EngineArgs.
     context, output, shared_prefix: tokens of a prompt's text, of an answer, and of the beginning that all prompts
     share. images: of a prompt; their tokens and marks come on top of `context`. traffic: requests of many lengths;
     context and output are then those of the longest prompt and answer. image_size: pixels, width and height; None: of
@@ -49,6 +51,7 @@ class Question:
     traffic: Traffic | None = None
     memory_bytes: int | None = None
     hardware: Hardware | None = None
+    gpu_memory_utilization: float | None = None
     images: int = 0
     image_size: tuple[int, int] | None = None
     shared_prefix: int = 0
@@ -163,19 +166,41 @@ class Question:
             return 0
         return self.share().lora_bytes_per_unit(self.computed_dtype, self.lora_target_modules)
 
-    def budget(self) -> int:
-        """Bytes for the pools of one device. Raises NothingFitsError where the weights leave nothing."""
+    def working(self, num_seqs: int) -> WorkingMemory | None:
+        """What steps of so many requests hold on one device; None where the memory of a GPU is not what counts."""
+        if self.memory_bytes is not None or self.hardware is None or self.hardware.name == CPU:
+            return None
+        return working_memory(
+            self.share(),
+            self.computed_dtype,
+            self.scheduler_config(self.engine_args()),
+            max_num_seqs=num_seqs,
+            max_model_len=self.total_tokens,
+            block_size=self.block_size,
+            max_lora_rank=self.rank if self.adapters else 0,
+        )
+
+    def usable(self) -> int:
+        """Bytes beside the weights, for pools and steps of one device. Raises NothingFitsError where there are none."""
+        assert self.hardware is not None
+        total, weights = self.hardware.memory_bytes, self.weights_bytes()
+        if total <= weights:
+            raise NothingFitsError(
+                f"the weights of {self.name} need {weights - total:,} bytes more than {self.hardware.name} has"
+            )
+        try:
+            return usable_gpu_memory(total - weights, total, self.gpu_memory_utilization)
+        except ValueError as error:
+            raise NothingFitsError(str(error)) from None
+
+    def budget(self, num_seqs: int = 1) -> int:
+        """Bytes for the pools of one device beside steps of so many requests. Raises NothingFitsError where the weights
+        leave nothing."""
         if self.memory_bytes is not None:
             return self.memory_bytes
         assert self.hardware is not None
-        if self.hardware.name == CPU:
-            return self.hardware.memory_bytes
-        free = self.hardware.memory_bytes - self.weights_bytes()
-        if free <= 0:
-            raise NothingFitsError(
-                f"the weights of {self.name} need {-free:,} bytes more than {self.hardware.name} has"
-            )
-        return gpu_pool_memory(free)
+        working = self.working(num_seqs)
+        return self.hardware.memory_bytes if working is None else gpu_pool_memory(self.usable(), working.total)
 
     def scheduler_config(self, args: EngineArgs) -> SchedulerConfig:
         """As the engine derives it from these arguments and the model's images. Raises ValueError."""
@@ -185,11 +210,11 @@ class Question:
         return args.scheduler_config(self.max_image_tokens, self.unsplit_images, least, on_gpu)
 
     def engine_args(self) -> EngineArgs:
-        """For one request, with pools of no size yet. Raises ValueError."""
+        """For one request, with pools of no size and no memory yet. Raises ValueError."""
         return EngineArgs(
             model=self.name,
             dtype=self.dtype if self.dtype in DTYPES else "auto",
-            memory=self.budget(),
+            gpu_memory_utilization=self.gpu_memory_utilization,
             max_model_len=self.total_tokens,
             max_num_seqs=1,
             max_num_batched_tokens=self.max_num_batched_tokens,

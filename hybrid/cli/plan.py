@@ -22,6 +22,9 @@ def plan(
     gpu: Annotated[str | None, typer.Option(help="A device of the hardware table, such as h100, or cpu.")] = None,
     memory: Annotated[str | None, typer.Option(help="Of all pools together, such as 40GiB.")] = None,
     gpu_memory: Annotated[str | None, typer.Option(help="Of the device, instead of the table's.")] = None,
+    gpu_memory_utilization: Annotated[
+        float | None, typer.Option(help="Share of a GPU's memory for weights, pools and steps. Default: all of it.")
+    ] = None,
     bandwidth: Annotated[float | None, typer.Option(help="Bytes per second, instead of the table's.")] = None,
     flops: Annotated[float | None, typer.Option(help="Operations per second, instead of the table's.")] = None,
     tp: Annotated[int, typer.Option(help="Devices that share the model.")] = 1,
@@ -94,8 +97,10 @@ def plan(
     try:
         if gpu is None and memory is None:
             raise ValueError("give --gpu or --memory")
-        if gpu is None and any(value is not None for value in (gpu_memory, bandwidth, flops)):
-            raise ValueError("--gpu-memory, --bandwidth and --flops change a --gpu; give one, such as cpu")
+        if gpu is None and any(value is not None for value in (gpu_memory, gpu_memory_utilization, bandwidth, flops)):
+            raise ValueError(
+                "--gpu-memory, --gpu-memory-utilization, --bandwidth and --flops change a --gpu; give one, such as cpu"
+            )
         if plot is not None and sweep is None and not simulate:
             raise ValueError("--plot draws a --sweep; give one, such as context=1k..128k")
         if plot is not None:
@@ -113,6 +118,7 @@ def plan(
                 quant_method=quant_method(name),
                 memory_bytes=None if memory is None else parse_memory(memory),
                 hardware=hardware,
+                gpu_memory_utilization=gpu_memory_utilization,
                 tp=tp,
                 context=context,
                 output=output,

@@ -22,7 +22,10 @@ def show(made: Plan) -> None:
     sizes, pools, one, question = made.sizes, made.pools, made.request_bytes, made.question
     device = "" if question.tp == 1 else f" on each of {question.tp} devices"
     say(f"{question.name}: {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights{device}")
-    say(f"about {made.activations_bytes:,} bytes of activations; {made.memory_bytes:,} bytes for the pools")
+    if made.working is None:
+        say(f"about {made.activations_bytes:,} bytes of activations; {made.memory_bytes:,} bytes for the pools")
+    else:
+        say(f"{made.memory_bytes:,} bytes for the pools; steps hold {made.working}")
     table = figures_table("pool", "units", "bytes", "one request", "per GiB", "1 GiB more")
     signed = "+,d" if made.expected is None else "+,.1f"
     for name, units, size, each in (

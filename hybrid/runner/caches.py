@@ -3,6 +3,8 @@
 Knows specs and sizes; not who owns which block or slot. Content of former owners stays until it is overwritten.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from math import prod
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
@@ -11,8 +13,10 @@ import torch
 from hybrid.models.context import AttentionCache, LayerCache, StateCache
 from hybrid.models.ops.transfer import upload
 from hybrid.pools.sizing import NULL_BLOCKS, PoolSizes
-from hybrid.pools.specs import FullAttentionSpec, LayerSpec, ModelSpec, SlidingWindowSpec
+from hybrid.pools.specs import FullAttentionSpec, MambaSpec, ModelSpec, SlidingWindowSpec
 from hybrid.scheduler.plan import Ints
+
+COPIED_BYTES = 64 * 2**20  # of states that lie beside the pools while they are copied, unless one layer's are more
 
 
 class Caches:
@@ -23,17 +27,24 @@ class Caches:
 
     def __init__(self, spec: ModelSpec, sizes: PoolSizes, device: torch.device) -> None:
         kinds = [kind for layer in spec.layers for kind in layer]
-        self.layers: tuple[LayerCache, ...] = tuple(_allocate(kind, sizes, device) for kind in kinds)
         self._full: list[torch.Tensor] = []
         self._window: list[torch.Tensor] = []
-        self._state: list[torch.Tensor] = []
-        for cache, kind in zip(self.layers, kinds):
-            if isinstance(cache, StateCache):
-                self._state += [cache.conv, cache.ssm]
-            elif isinstance(kind, FullAttentionSpec):
-                self._full.append(cache.kv)
-            else:
-                self._window.append(cache.kv)
+        self._state: list[torch.Tensor] = []  # [layers of a kind, slots, ...]: one copy does for all of them
+        states: dict[MambaSpec, Iterator[StateCache]] = {}
+        for mixer, count in Counter(kind for kind in kinds if isinstance(kind, MambaSpec)).items():
+            conv, ssm = _state_stacks(mixer, count, sizes, device)
+            self._state += [stack for stack in (conv, ssm) if stack.numel()]
+            states[mixer] = map(StateCache, conv, ssm)
+        layers: list[LayerCache] = []
+        for kind in kinds:
+            if isinstance(kind, MambaSpec):
+                layers.append(next(states[kind]))
+                continue
+            full = isinstance(kind, FullAttentionSpec)
+            kv = _blocks(kind, sizes.num_full_blocks if full else sizes.num_window_blocks, sizes.block_size, device)
+            (self._full if full else self._window).append(kv)
+            layers.append(AttentionCache(kv))
+        self.layers = tuple(layers)
         self.encoder: torch.Tensor | None = None
         if spec.encoder is not None:
             self.encoder = _zeros((sizes.encoder_tokens, spec.encoder.hidden_size), spec.encoder.dtype, device)
@@ -48,11 +59,13 @@ class Caches:
 
     @property
     def has_state(self) -> bool:
-        return bool(self._state)
+        return any(isinstance(cache, StateCache) for cache in self.layers)
 
     def tensors(self) -> list[torch.Tensor]:
-        """Every pool tensor."""
-        return [*self._full, *self._window, *self._state, *([] if self.encoder is None else [self.encoder])]
+        """Every pool tensor, layer by layer."""
+        states = [cache for cache in self.layers if isinstance(cache, StateCache)]
+        recurrent = [tensor for cache in states for tensor in (cache.conv, cache.ssm)]
+        return [*self._full, *self._window, *recurrent, *([] if self.encoder is None else [self.encoder])]
 
     def copy_full(self, pairs: Ints) -> None:
         """Mutates: block pairs[i, 0] -> block pairs[i, 1] in every full-attention layer."""
@@ -64,7 +77,9 @@ class Caches:
 
     def copy_states(self, pairs: Ints) -> None:
         """Mutates: slot pairs[i, 0] -> slot pairs[i, 1] in every recurrent layer."""
-        _copy(self._state, pairs)
+        if len(pairs):
+            most = (max(1, COPIED_BYTES // (len(pairs) * stack[0, 0].nbytes)) for stack in self._state)  # layers
+            _copy([part for stack, layers in zip(self._state, most) for part in stack.split(layers)], pairs, axis=1)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -81,21 +96,25 @@ def _zeros(shape: tuple[int, ...], dtype: str, device: torch.device) -> torch.Te
     return torch.frombuffer(mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS), dtype=_dtype(dtype)).view(shape)
 
 
-def _allocate(spec: LayerSpec, sizes: PoolSizes, device: torch.device) -> LayerCache:
-    if isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
-        blocks = sizes.num_full_blocks if isinstance(spec, FullAttentionSpec) else sizes.num_window_blocks
-        shape = (blocks + NULL_BLOCKS, 2, spec.num_kv_heads, sizes.block_size, spec.head_size)  # the last stays zero
-        return AttentionCache(_zeros(shape, spec.dtype, device))
-    channels, tail = spec.conv_shape
-    return StateCache(
-        conv=_zeros((sizes.num_state_slots, tail, channels), spec.conv_dtype, device),
-        ssm=_zeros((sizes.num_state_slots, *(spec.ssm_shape or (0,))), spec.ssm_dtype, device),
-    )
+def _blocks(
+    spec: FullAttentionSpec | SlidingWindowSpec, count: int, block_size: int, device: torch.device
+) -> torch.Tensor:
+    shape = (count + NULL_BLOCKS, 2, spec.num_kv_heads, block_size, spec.head_size)  # the last stays zero
+    return _zeros(shape, spec.dtype, device)
 
 
-def _copy(tensors: list[torch.Tensor], pairs: Ints) -> None:
+def _state_stacks(
+    spec: MambaSpec, count: int, sizes: PoolSizes, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of `count` layers: conv, ssm."""
+    (channels, tail), shape = spec.conv_shape, spec.ssm_shape or (0,)
+    conv = _zeros((count, sizes.num_state_slots, tail, channels), spec.conv_dtype, device)
+    return conv, _zeros((count, sizes.num_state_slots, *shape), spec.ssm_dtype, device)
+
+
+def _copy(tensors: list[torch.Tensor], pairs: Ints, axis: int = 0) -> None:
     if len(pairs) == 0 or not tensors:
         return
     source, destination = upload(pairs.T, tensors[0].device)
     for tensor in tensors:
-        tensor[destination] = tensor[source]
+        tensor.index_copy_(axis, destination, tensor.index_select(axis, source))

@@ -14,13 +14,16 @@ import torch
 from tqdm import tqdm
 
 from hybrid.models.context import DecodeContext
+from hybrid.models.ops.decode_lora import DecodeLora
+from hybrid.models.ops.lora import LoraBatch
 from hybrid.models.ops.transfer import staged
 from hybrid.pools.sizing import PoolSizes
-from hybrid.scheduler.plan import StepPlan
+from hybrid.scheduler.plan import Ints, StepPlan
 
 from .caches import Caches
 from .device_tables import DeviceTables
 from .latest_tokens import LatestTokens
+from .lora_cache import LoraCache
 from .row_mirror import RowMirror
 
 MOST_ROWS = 512  # of a graph
@@ -33,21 +36,28 @@ def batch_sizes(max_num_seqs: int) -> tuple[int, ...]:
 
 
 def decodes_only(plan: StepPlan, mirror: RowMirror) -> bool:
-    """Whether a graph can serve the plan: every row runs one token, and none takes a snapshot, part of an image, an
-    adapter, or positions that images have shifted. (A row with drafts runs several tokens.)"""
+    """Whether a graph can serve the plan: every row runs one token, and none stands in front of the end of its images.
+    (A row with drafts runs several tokens.)"""
     return (
         len(plan.rows) > 0
         and bool((plan.num_scheduled_tokens == 1).all())
-        and not plan.snapshots
         and not plan.image_spans
-        and not mirror.lora_id[plan.rows].any()
-        and not mirror.images_end[plan.rows].any()
+        and not (plan.num_computed_tokens < mirror.images_end[plan.rows]).any()
     )
+
+
+def _snapshots(plan: StepPlan, mirror: RowMirror) -> Ints:
+    """Of rows that run one token: from which slot to which, once it has run."""
+    pairs = np.zeros((len(plan.snapshots), 2), dtype=np.int64)
+    for i, snapshot in enumerate(plan.snapshots):
+        pairs[i] = mirror.state_slot[snapshot.row], snapshot.slot
+    return pairs
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    inputs: torch.Tensor  # [3, D] int64: token ids, positions, rows
+    inputs: torch.Tensor  # [3, D] int64: token ids, positions, rows; with mrope [4, D]: where its ropes have the tokens
+    lora: DecodeLora | None  # None: the base model's
     replay: Callable[[], torch.Tensor]  # hidden states [D, hidden_size] of what the inputs hold, void at the next call
 
 
@@ -63,51 +73,67 @@ class DecodeGraphs:
         sizes: PoolSizes,
         device: torch.device,
         capture: bool,
+        mrope: bool,
+        lora: LoraCache | None,
     ) -> None:
-        """Captures all sizes; with `capture` false, nothing. Raises RuntimeError where CUDA cannot capture."""
+        """Captures all sizes, with adapters twice; with `capture` false, nothing. mrope: ropes know three positions per
+        token.
+
+        Raises RuntimeError where CUDA cannot capture.
+        """
         self.tables = DeviceTables(mirror, caches, sizes, device)
         self.num_steps = 0  # served since the start
         self._forward = forward
         self._latest = latest
         self._caches = caches
         self._device = device
+        self._mrope = mrope
         self._sizes = batch_sizes(sizes.num_rows)
         self._stream = torch.cuda.Stream(device) if capture else None
         self._pool = torch.cuda.graph_pool_handle() if capture else None
-        # the largest first: the others find their memory in what it needed
-        largest_first = tqdm(
-            self._sizes[::-1], "capturing CUDA graphs", unit="size", dynamic_ncols=True, disable=not capture
-        )
-        self._graphs = {size: self._graph(size) for size in largest_first}
+        # The largest first: the others find their memory in what it needed. Steps in which nobody has an adapter have
+        # graphs of their own, so that they pay nothing.
+        kinds = [(size, adapters) for size in self._sizes[::-1] for adapters in (False, True)[: 1 + (lora is not None)]]
+        self._graphs: dict[tuple[int, bool], _Graph] = {}
+        for size, adapters in tqdm(
+            kinds, "capturing CUDA graphs", unit="graph", dynamic_ncols=True, disable=not capture
+        ):
+            of_rows = lora.of_decodes(size) if lora is not None and adapters else None
+            self._graphs[size, adapters] = self._graph(size, of_rows)
 
     def serves(self, plan: StepPlan, mirror: RowMirror) -> bool:
         """Whether `run` may be called for the plan."""
         return len(plan.rows) <= self._sizes[-1] and decodes_only(plan, mirror)
 
-    def run(self, plan: StepPlan, mirror: RowMirror) -> torch.Tensor:
+    def run(self, plan: StepPlan, mirror: RowMirror, lora: LoraBatch | None = None) -> torch.Tensor:
         """Hidden states [num_rows, hidden_size], as `Decoder.forward` gives them, valid until the next call.
 
-        Mutates the caches. `tables` know the plan already.
+        lora: what adapters do to the rows. Mutates the caches. `tables` know the plan already.
         """
         rows, positions = plan.rows, plan.num_computed_tokens
-        graph = self._graphs[self._sizes[np.searchsorted(self._sizes, len(rows))]]
+        graph = self._graphs[self._sizes[np.searchsorted(self._sizes, len(rows))], lora is not None]
+        if graph.lora is not None and lora is not None:
+            graph.lora.fill(lora)
         inputs = np.zeros(graph.inputs.shape, dtype=np.int64)
         inputs[2] = self.tables.nobody
-        inputs[:, : len(rows)] = mirror.token_ids[rows, positions], positions, rows
+        inputs[:3, : len(rows)] = mirror.token_ids[rows, positions], positions, rows
+        inputs[3:, : len(rows)] = positions + mirror.image_shift[rows]
         graph.inputs.copy_(staged(inputs, self._device), non_blocking=True)
         self.num_steps += 1
-        return graph.replay()[: len(rows)]
+        hidden = graph.replay()[: len(rows)]
+        self._caches.copy_states(_snapshots(plan, mirror))
+        return hidden
 
-    def _graph(self, size: int) -> _Graph:
-        """For batches of this size, all of whose rows are nobody's for now."""
-        inputs = torch.zeros((3, size), dtype=torch.int64, device=self._device)
+    def _graph(self, size: int, lora: DecodeLora | None) -> _Graph:
+        """For batches of this size, all of whose rows are nobody's for now. lora: of these rows."""
+        inputs = torch.zeros((3 + self._mrope, size), dtype=torch.int64, device=self._device)
         inputs[2] = self.tables.nobody
-        run = partial(self._run, inputs)
-        return _Graph(inputs, run if self._stream is None else self._capture(run, self._stream))
+        run = partial(self._run, inputs, lora)
+        return _Graph(inputs, lora, run if self._stream is None else self._capture(run, self._stream))
 
-    def _run(self, inputs: torch.Tensor) -> torch.Tensor:
+    def _run(self, inputs: torch.Tensor, lora: DecodeLora | None) -> torch.Tensor:
         """Hidden states of the rows in `inputs`."""
-        token_ids, positions, rows = inputs
+        token_ids, positions, rows, *turned = inputs
         context = DecodeContext(
             token_ids=self._latest.fill(token_ids, rows),
             positions=positions,
@@ -116,6 +142,8 @@ class DecodeGraphs:
             window=self.tables.window,
             state_slots=self.tables.state_slots,
             caches=self._caches.layers,
+            image_positions=turned[0] if turned else None,
+            lora=lora,
         )
         return self._forward(context)
 

@@ -3,7 +3,8 @@
 Knows what plans say; not which adapters are wanted or evicted.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -11,18 +12,23 @@ import torch
 
 from hybrid.adapters.weights import AdapterWeights
 from hybrid.models.lora_site import LoraSite
+from hybrid.models.ops.decode_lora import DecodeLora
 from hybrid.models.ops.lora import LoraBatch, compile_kernel
+from hybrid.pools.sizing import lora_units
 from hybrid.scheduler.plan import Ints, LoadAdapter
 
 
 class AdapterSource(Protocol):
     """Where the runner finds the weights of an adapter that a plan loads. Of a ready one they are there."""
 
+    @property
+    def max_lora_rank(self) -> int: ...
+
     def weights(self, lora_id: int) -> AdapterWeights: ...
 
 
 class LoraCache:
-    """Room for `num_units` rank units at every site that is a target; allocated once."""
+    """Room for `num_units` rank units at every site that is a target, `sites`; allocated once."""
 
     def __init__(
         self,
@@ -31,21 +37,26 @@ class LoraCache:
         num_units: int,
         dtype: torch.dtype,
         device: torch.device,
+        max_rank: int | None = None,
     ) -> None:
-        self._sites = [site for site in sites if site.name in targets]
+        """max_rank: of an adapter; None: any that fits."""
+        self.sites = [site for site in sites if site.name in targets]
         self._device = device
+        self._num_units = num_units
+        self._most_units = num_units if max_rank is None else min(num_units, lora_units(max_rank))
         self._units: dict[int, Ints] = {}  # lora_id -> where it was loaded last
-        for site in self._sites:
+        for site in self.sites:
             site.allocate(num_units, dtype, device)
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.nbytes for site in self._sites for tensor in (site.a, site.b))
+        return sum(tensor.nbytes for site in self.sites for tensor in (site.a, site.b))
 
     def load(self, adapter: LoadAdapter, weights: AdapterWeights) -> None:
         """Mutates: the units hold this adapter from now on, and nothing else."""
+        assert len(adapter.units) <= self._most_units, f"{len(adapter.units)} rank units of one adapter"
         units = torch.from_numpy(adapter.units)
-        for site in self._sites:
+        for site in self.sites:
             matrices = weights.modules.get(site.name)
             if matrices is None:
                 site.clear(units)
@@ -57,8 +68,24 @@ class LoraCache:
 
     def warm_up(self) -> None:
         """Has what adapters need compiled. Changes nothing."""
-        for site in self._sites:
+        for site in self.sites:
             compile_kernel(site)
+
+    @contextmanager
+    def pretending(self, lora_id: int) -> Iterator[None]:
+        """Inside, an adapter of this number is there that takes part at every site and changes nothing. To be called
+        while none is loaded."""
+        assert not self._units, "adapters are loaded"
+        unit = torch.zeros(1, dtype=torch.int64, device=self._device)
+        for site in self.sites:
+            site.fill(unit)
+        self._units[lora_id] = unit.numpy(force=True)
+        try:
+            yield
+        finally:
+            del self._units[lora_id]
+            for site in self.sites:
+                site.clear(unit)
 
     def __len__(self) -> int:
         """Adapters that are there."""
@@ -67,6 +94,10 @@ class LoraCache:
     def units(self, lora_id: int) -> Ints | None:
         """Of an adapter that is there; None: the base model."""
         return self._units[lora_id] if lora_id else None
+
+    def of_decodes(self, num_rows: int) -> DecodeLora:
+        """For graphs of so many rows; nobody has an adapter yet."""
+        return DecodeLora(num_rows, self._num_units, self._most_units, self._device)
 
     def batch(self, lora_ids: Ints, lengths: Ints) -> LoraBatch | None:
         """lora_ids [num_rows], lengths [num_rows] tokens of each -> what adapters do to these tokens."""
@@ -79,4 +110,4 @@ class LoraCache:
             if lora_id:
                 units = self._units[lora_id]
                 table[row, : len(units)] = units
-        return LoraBatch(table[np.searchsorted(used, np.repeat(lora_ids, lengths))])
+        return LoraBatch(table, np.searchsorted(used, np.repeat(lora_ids, lengths)))

@@ -49,6 +49,7 @@ class Decoder(Protocol):
     image_token_id: int | None  # in whose place embeddings go
     bidirectional_images: bool  # tokens of an image see its later ones
     can_capture: bool  # a CUDA graph may hold `forward` of a DecodeContext
+    uses_mrope: bool  # ropes know three positions per token
 
     @property
     def max_positions(self) -> int: ...
@@ -111,7 +112,8 @@ class ModelRunner:
         self._encoder_lora = EncoderLora({} if encoder is None else encoder.projections, lora_targets)
         if adapters is not None:
             sites = (*model.lora_sites, *self._encoder_lora.sites)
-            self.lora = LoraCache(sites, lora_targets, sizes.lora_units, model.dtype, self.device)
+            rank = adapters.max_lora_rank
+            self.lora = LoraCache(sites, lora_targets, sizes.lora_units, model.dtype, self.device, rank)
         self.mirror = RowMirror(sizes)
         self._latest = LatestTokens(sizes.num_rows, self.device)
         self._launched = LaunchedSteps()
@@ -185,7 +187,9 @@ class ModelRunner:
         lora: LoraBatch | None = None
         drafted: Drafted | None = None
         if self.graphs is not None and self.graphs.serves(plan, mirror):
-            hidden = self.graphs.run(plan, mirror)
+            if self.lora is not None:
+                lora = self.lora.batch(mirror.lora_id[plan.rows], plan.num_scheduled_tokens)
+            hidden = self.graphs.run(plan, mirror, lora)
             wanted = WantedLogits.of(plan, np.arange(len(plan.rows)))
         else:
             batch = build_batch(
@@ -228,7 +232,15 @@ class ModelRunner:
             return None
         try:
             return DecodeGraphs(
-                self._model.forward, self.caches, self.mirror, self._latest, self.sizes, self.device, capture
+                self._model.forward,
+                self.caches,
+                self.mirror,
+                self._latest,
+                self.sizes,
+                self.device,
+                capture,
+                self._model.uses_mrope,
+                self.lora,
             )
         except RuntimeError as error:
             logger.warning("CUDA graphs cannot be captured, steps run without them: %s", error)

@@ -1,15 +1,12 @@
-"""Experts: the routed experts of a layer, together where kernels do that, else one after the other.
-
-A device that takes them together still runs them one by one in a step whose adapters change them.
-"""
+"""Experts: the routed experts of a layer, together where kernels do that, else one after the other."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
 
 from ..blueprint import experts
-from ..ops.experts import ExpertActivation, ExpertStacks, activate_inner, groups_on, one_by_one, run
-from ..ops.lora import LoraBatch
+from ..ops.decode_lora import Lora
+from ..ops.experts import ExpertActivation, ExpertChanges, ExpertStacks, activate_inner, groups_on, one_by_one, run
 from ..weights import Weights
 from .linear import Linear
 
@@ -26,31 +23,33 @@ class Experts:
         matrices = _matrices(part, weights)
         self._stacks = None
         if groups_on(weights.device):
-            self._stacks = self._stack(part, weights, matrices)
-            matrices = _of_stacks(self._stacks)
+            self._stacks, matrices = self._stack(part, weights, matrices), iter(())
         (into, (_, wide, width)), (out, (_, _, inner)) = part.lora_targets().items()
-        linears, sites = [], []
-        for i, (inwards, inward_bias, outward, outward_bias) in enumerate(matrices):
-            site, back = weights.site(into, width, wide, expert=i), weights.site(out, inner, width, expert=i)
-            inward = Linear(inwards, inward_bias, weights.dtype, (site,))
-            linears.append((inward, Linear((outward,), outward_bias, weights.dtype, (back,))))
-            sites.append((site, back))
-        self._linears = tuple(linears)
-        self._sites = sites[0]  # an adapter changes all experts, or none
+        count = part.num_experts
+        self._sites = weights.site(into, width, wide, experts=count), weights.site(out, inner, width, experts=count)
+        self._linears = tuple(
+            (Linear(inwards, inward_bias, weights.dtype), Linear((outward,), outward_bias, weights.dtype))
+            for inwards, inward_bias, outward, outward_bias in matrices
+        )
 
-    def __call__(
-        self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, lora: LoraBatch | None
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, lora: Lora | None) -> torch.Tensor:
         """lora: of the tokens; None: no adapter changes any of them."""
-        if lora is not None and not any(lora.concerns(site) for site in self._sites):
-            lora = None
-        if self._stacks is not None and lora is None:
-            return run(x, chosen, shares, self._stacks)
+        changes = None
+        if lora is not None and any(lora.concerns(site) for site in self._sites):
+            changes = ExpertChanges(lora, *self._sites)
+        if self._stacks is not None:
+            return run(x, chosen, shares, self._stacks, changes)
 
         def expert(index: int, mine: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-            of_tokens = None if lora is None else lora.select(tokens.numpy(force=True))
             inward, down = self._linears[index]
-            return down(activate_inner(self._activation, self._gated, inward(mine, of_tokens)), of_tokens)
+            inner = inward(mine)
+            if changes is not None:
+                changes.add_into(index, tokens, mine, inner)
+            inner = activate_inner(self._activation, self._gated, inner)
+            out = down(inner)
+            if changes is not None:
+                changes.add_out(index, tokens, inner, out)
+            return out
 
         return one_by_one(x, chosen, shares, len(self._linears), expert)
 
@@ -67,13 +66,6 @@ class Experts:
                     kept.append(bias)
         inward_biases, down_biases = (torch.stack(kept) if kept else None for kept in biases)
         return ExpertStacks(inward, down, inward_biases, down_biases, self._activation, self._gated)
-
-
-def _of_stacks(stacks: ExpertStacks) -> Iterator[Matrices]:
-    """Expert by expert; on a GPU in the very memory of the stacks."""
-    for i, (inward, down) in enumerate(zip(stacks.inward, stacks.down, strict=True)):
-        inward_bias, down_bias = (None if bias is None else bias[i] for bias in (stacks.inward_bias, stacks.down_bias))
-        yield (inward,), inward_bias, down, down_bias
 
 
 def _matrices(part: experts.MoE, weights: Weights) -> Iterator[Matrices]:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ..lora_site import LoraSite
-from ..ops.lora import LoraBatch
+from ..ops.decode_lora import Lora
 from ..tensor_files import scratch
 from ..weights import Weights
 
@@ -60,7 +60,7 @@ class Linear:
         joined_bias = torch.cat([weights(f"{name}.bias", factor) for name, factor in pairs]) if bias else None
         return cls(matrices, joined_bias, weights.dtype, sites)
 
-    def __call__(self, x: torch.Tensor, lora: LoraBatch | None = None) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, lora: Lora | None = None) -> torch.Tensor:
         """lora: of these rows; None: no adapter changes any of them."""
         if self._packed:
             out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")

@@ -3,8 +3,8 @@
 import torch
 
 from ..blueprint import per_layer
+from ..ops.decode_lora import Lora
 from ..ops.elementwise import activate
-from ..ops.lora import LoraBatch
 from ..weights import Weights
 from .linear import Linear
 from .norm import Norm
@@ -21,7 +21,7 @@ class PerLayerEmbedding:
         self._projection = Linear.load(weights, (part.projection,), multipliers=(part.hidden_size**-0.5,))
         self._norm = Norm(part.norm, weights)
 
-    def __call__(self, token_ids: torch.Tensor, embeddings: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
+    def __call__(self, token_ids: torch.Tensor, embeddings: torch.Tensor, lora: Lora | None) -> torch.Tensor:
         """[T], [T, hidden_size] -> [T, L, size]."""
         shape = (self._part.num_layers, self._part.size)
         projected = self._norm(self._projection(embeddings, lora).unflatten(1, shape))

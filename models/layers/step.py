@@ -4,8 +4,8 @@ import torch
 
 from ..blueprint.rope import Rope
 from ..context import AttentionCache, Context, DecodeContext, StateCache
+from ..ops.decode_lora import Lora
 from ..ops.dispatch import AttentionRun, Ops, RecurrentRun
-from ..ops.lora import LoraBatch
 from .rotary import Rotary
 
 
@@ -25,7 +25,7 @@ class Step:
         self._recurrent: dict[int, RecurrentRun] = {}
 
     @property
-    def lora(self) -> LoraBatch | None:
+    def lora(self) -> Lora | None:
         """What adapters do to the step's tokens; None: nothing."""
         return self.context.lora
 

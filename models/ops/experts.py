@@ -1,7 +1,7 @@
 """Routed experts: every token through the experts that it chose, and the weighted sum of what they make of it.
 
 Triton's kernels take all experts in one product and never ask the device how many tokens an expert has. In torch the
-experts run one after the other: the reference, and the way of a CPU. Knows no router, and no adapters.
+experts run one after the other: the reference, and the way of a CPU. Knows no router.
 
 T tokens, K experts of each, E experts, H the width that they read and give, I their intermediate size.
 """
@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from ..blueprint.parts import Activation
+from ..lora_site import LoraSite
 from .choice import choose
+from .decode_lora import Lora
 from .elementwise import activate, activate_and_multiply
 
 ExpertActivation = Activation | Literal["gpt_oss"]
@@ -40,7 +42,30 @@ class ExpertStacks:
         return self.activation == "gpt_oss"
 
 
-def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, stacks: ExpertStacks) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class ExpertChanges:
+    """What the adapters of a batch change of the experts of a layer; each changes all of them, or none."""
+
+    lora: Lora  # of its tokens
+    into: LoraSite
+    out: LoraSite
+
+    def add_into(self, expert: int, tokens: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Mutates out [n, I], gated [n, 2 I]: what becomes of x [n, H] of these tokens [n]. Waits for the device."""
+        self.lora.select(tokens.numpy(force=True)).add(self.into, x, out, expert)
+
+    def add_out(self, expert: int, tokens: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Mutates out [n, H], see `add_into`."""
+        self.lora.select(tokens.numpy(force=True)).add(self.out, x, out, expert)
+
+
+def run(
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    shares: torch.Tensor,
+    stacks: ExpertStacks,
+    changes: ExpertChanges | None = None,
+) -> torch.Tensor:
     """x [T, H], chosen [T, K] int64, shares [T, K] float32 -> the sum over k of share * expert(x), [T, H] float32.
 
     Matrices of experts that no token chose are not read.
@@ -48,14 +73,19 @@ def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, stacks: Exp
     if groups_on(x.device):
         from .triton import experts  # triton is not installed everywhere
 
-        return experts.run(x, chosen, shares, stacks)
+        return experts.run(x, chosen, shares, stacks, changes)
 
     def expert(index: int, mine: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        del tokens
         biases = (None if bias is None else bias[index] for bias in (stacks.inward_bias, stacks.down_bias))
         inward_bias, down_bias = biases
         inner = F.linear(mine, stacks.inward[index], inward_bias)
-        return F.linear(activate_inner(stacks.activation, stacks.gated, inner), stacks.down[index], down_bias)
+        if changes is not None:
+            changes.add_into(index, tokens, mine, inner)
+        inner = activate_inner(stacks.activation, stacks.gated, inner)
+        out = F.linear(inner, stacks.down[index], down_bias)
+        if changes is not None:
+            changes.add_out(index, tokens, inner, out)
+        return out
 
     return one_by_one(x, chosen, shares, len(stacks.inward), expert)
 

@@ -28,34 +28,41 @@ KERNEL_TOKENS = 64  # up to so many tokens the kernel, which computes one after 
 class LoraBatch:
     """units[t] are the rank units of token t's adapter, -1 behind the last of them; a row of -1: no adapter."""
 
-    def __init__(self, units: Ints) -> None:
-        """units [num_tokens, most units of an adapter], on the host."""
-        self.units = units
+    def __init__(self, units: Ints, owner: Ints | None = None) -> None:
+        """units [num_tokens, most units of an adapter], on the host; with owner [num_tokens], token t's are
+        units[owner[t]]."""
+        if owner is None:
+            units, owner = np.unique(units, axis=0, return_inverse=True)
+        self._of_adapters, self._owner = units, owner.reshape(-1)
         self._made: list[tuple[torch.Tensor, torch.Tensor, int]] | None = None
         self._planned: TritonLora | None = None
 
     def select(self, tokens: Ints) -> LoraBatch:
         """The same for these tokens [n], in this order."""
-        return LoraBatch(self.units[tokens])
+        return LoraBatch(self._of_adapters, self._owner[tokens])
 
-    def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Mutates out [num_tokens, *]: the columns of the site change by what it makes of x [num_tokens, inputs]."""
+    def add(self, site: LoraSite, x: torch.Tensor, out: torch.Tensor, expert: int | None = None) -> None:
+        """Mutates out [num_tokens, *]: the columns of the site change by what it makes of x [num_tokens, inputs].
+
+        expert: of stacked ones, one of them; Triton's kernels take them together, see `ops/experts.py`.
+        """
         if not self.concerns(site):
             return
-        if choose(out.device) == "triton":
-            self._plan(out.device).add(site, x, out)
+        if choose(out.device) == "triton" and expert is None:
+            self.kernels(out.device).add(site, x, out)
             return
+        every_a, every_b = site.of(expert)
         if x.dtype != site.a.dtype:
             x = x.to(site.a.dtype)
         if len(x) <= KERNEL_TOKENS and _kernel_fits(site, out):
             cpu.kernels().add_low_rank(
-                x.contiguous().numpy(), site.a.numpy(), site.b.numpy(), self._filled(site), out.numpy(), site.offset
+                x.contiguous().numpy(), every_a.numpy(), every_b.numpy(), self._filled(site), out.numpy(), site.offset
             )
             return
         columns = out[:, site.offset : site.offset + site.outputs]
         for tokens, units, first in self._groups(out.device):
             if site.filled[first]:
-                a, b = site.a[units].flatten(0, 1), site.b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
+                a, b = every_a[units].flatten(0, 1), every_b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
                 columns.index_add_(0, tokens, ((x[tokens] @ a.t()) @ b).to(out.dtype))
 
     def add_rows(self, site: LoraSite, token_ids: torch.Tensor, out: torch.Tensor) -> None:
@@ -63,7 +70,7 @@ class LoraBatch:
         if not self.concerns(site):
             return
         if choose(out.device) == "triton":
-            self._plan(out.device).add_rows(site, token_ids, out)
+            self.kernels(out.device).add_rows(site, token_ids, out)
             return
         for tokens, units, first in self._groups(out.device):
             if site.filled[first]:
@@ -74,35 +81,39 @@ class LoraBatch:
         return len(site.filled) > 0 and bool(site.filled[self._used].any())
 
     def _filled(self, site: LoraSite) -> Ints:
-        """`units` without those that change nothing at the site; all units of an adapter do or do not."""
-        return np.where((self.units >= 0) & site.filled[self.units], self.units, -1)
+        """Units of the tokens, without those that change nothing at the site; all units of an adapter do or do not."""
+        units = np.where((self._of_adapters >= 0) & site.filled[self._of_adapters], self._of_adapters, -1)
+        return units[self._owner]
 
     @cached_property
     def _used(self) -> Ints:
-        return np.unique(self.units[self.units >= 0])
+        """All units of the batch."""
+        units = self._of_adapters[np.unique(self._owner)]
+        return units[units >= 0]
 
     @cached_property
-    def _adapters(self) -> list[tuple[Ints, Ints]]:
+    def groups(self) -> list[tuple[Ints, Ints]]:
         """Per adapter: its tokens, and its units."""
-        adapters, owner = np.unique(self.units, axis=0, return_inverse=True)
-        owner = owner.reshape(-1)
-        groups = ((np.flatnonzero(owner == index), units[units >= 0]) for index, units in enumerate(adapters))
-        return [(tokens, used) for tokens, used in groups if len(used)]
+        owners, found = np.unique(self._owner), []
+        for index, units in zip(owners.tolist(), self._of_adapters[owners]):
+            if units[0] >= 0:
+                found.append((np.flatnonzero(self._owner == index), units[units >= 0]))
+        return found
 
     def _groups(self, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
         """Per adapter: its tokens and its units, on the device, and the first unit. Made once."""
         if self._made is None:
             self._made = [
-                (upload(tokens, device), upload(units, device), int(units[0])) for tokens, units in self._adapters
+                (upload(tokens, device), upload(units, device), int(units[0])) for tokens, units in self.groups
             ]
         return self._made
 
-    def _plan(self, device: torch.device) -> TritonLora:
+    def kernels(self, device: torch.device) -> TritonLora:
         """Made once."""
         if self._planned is None:
             from .triton.lora import TritonLora
 
-            self._planned = TritonLora.plan(self._adapters, device)
+            self._planned = TritonLora.plan(self.groups, len(self._owner), device)
         return self._planned
 
 
@@ -111,7 +122,8 @@ def compile_kernel(site: LoraSite) -> None:
     x, out = torch.zeros((1, site.inputs)), torch.zeros((1, site.offset + site.outputs))
     if not site.table and _kernel_fits(site, out):
         nobody = np.full((1, 1), -1, dtype=np.int64)
-        cpu.kernels().add_low_rank(x.numpy(), site.a.numpy(), site.b.numpy(), nobody, out.numpy(), site.offset)
+        a, b = site.of(None if site.experts is None else 0)
+        cpu.kernels().add_low_rank(x.numpy(), a.numpy(), b.numpy(), nobody, out.numpy(), site.offset)
 
 
 def _kernel_fits(site: LoraSite, out: torch.Tensor) -> bool:

@@ -40,4 +40,5 @@ def test_a_cpu_is_this_machine() -> None:
 def test_a_gpu_holds_the_weights_first() -> None:
     made = plan(question("Qwen3-8B", memory_bytes=None, hardware=find_hardware("l40s"), weights_dtype="bfloat16"))
     assert made.weights_bytes == weight_bytes(open_model(BY_NAME["Qwen3-8B"]), "bfloat16")
-    assert made.memory_bytes == gpu_pool_memory(48 * 2**30 - made.weights_bytes)
+    assert made.working is not None
+    assert made.memory_bytes == gpu_pool_memory(48 * 2**30 - made.weights_bytes, made.working.total)

@@ -3,13 +3,14 @@
 It appends what the runner samples, so that `known tokens` agree; it never evicts, retracts or shares.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybrid.adapters.weights import AdapterWeights, LoraMatrices
 from hybrid.encoders.inputs import Encoder, EncoderInput
 from hybrid.models.context import AttentionCache
 from hybrid.models.decoder import Decoder
@@ -20,9 +21,10 @@ from hybrid.models.reference import NativeReference
 from hybrid.models.weights import Weights
 from hybrid.pools.sizing import PoolSizes
 from hybrid.runner.launched import RunnerOutput
+from hybrid.runner.lora_cache import AdapterSource
 from hybrid.runner.model_runner import ModelRunner
 from hybrid.sampling_params import SamplingParams
-from hybrid.scheduler.plan import BlockDelta, EncodeImage, ImageSpan, NewRow, Snapshot, StepPlan
+from hybrid.scheduler.plan import BlockDelta, EncodeImage, ImageSpan, LoadAdapter, NewRow, Snapshot, StepPlan
 
 GREEDY = SamplingParams(temperature=0.0)
 VOCAB = 61
@@ -122,7 +124,7 @@ def runner_sizes(**overrides: int) -> PoolSizes:
 
 
 def poison(runner: ModelRunner) -> None:
-    """NaN in every block, slot and embedding, as a former owner's content; the null blocks stay zero."""
+    """NaN in every block, slot, embedding and rank unit, as a former owner's content; the null blocks stay zero."""
     for cache in runner.caches.layers:
         if isinstance(cache, AttentionCache):
             cache.kv[: cache.null_block] = float("nan")
@@ -131,6 +133,28 @@ def poison(runner: ModelRunner) -> None:
             cache.ssm.fill_(float("nan"))
     if runner.caches.encoder is not None:
         runner.caches.encoder.fill_(float("nan"))
+    for site in runner.lora.sites if runner.lora is not None else ():
+        site.a.fill_(float("nan"))
+        site.b.fill_(float("nan"))
+
+
+class RandomAdapters:
+    """Adapters by lora_id, of the ranks given, that change all targets decisively; rank 0: nothing."""
+
+    max_lora_rank = 24
+
+    def __init__(self, targets: Mapping[str, tuple[int, ...]], ranks: Mapping[int, int]) -> None:
+        self.targets = targets
+        self._ranks = ranks
+
+    def weights(self, lora_id: int) -> AdapterWeights:
+        rank, generator = self._ranks[lora_id], torch.Generator().manual_seed(lora_id)
+        modules = {}
+        for name, (*experts, outputs, inputs) in self.targets.items() if rank else ():
+            a = torch.randn(*experts, rank, inputs, generator=generator) / inputs**0.5
+            b = torch.randn(*experts, outputs, rank, generator=generator) / rank**0.5
+            modules[name] = LoraMatrices(a, b)
+        return AdapterWeights(rank, modules)
 
 
 @dataclass
@@ -142,6 +166,7 @@ class DrivenRequest:
     state_slot: int
     token_ids: list[int]
     num_prompt_tokens: int
+    lora_id: int = 0
     num_computed: int = 0
     num_blocks: int = 0
     is_new: bool = True
@@ -169,9 +194,11 @@ class PlanDriver:
         stale: bool = True,
         device: torch.device | str = "cpu",
         decode_graphs: bool | None = False,
+        adapters: AdapterSource | None = None,
+        lora_targets: Collection[str] = (),
     ) -> None:
         self.model = model
-        self.runner = ModelRunner(model, sizes, device, encoder, decode_graphs=decode_graphs)
+        self.runner = ModelRunner(model, sizes, device, encoder, adapters, lora_targets, decode_graphs=decode_graphs)
         if stale:
             poison(self.runner)
         self.sizes = sizes
@@ -183,6 +210,7 @@ class PlanDriver:
         self._encoder_slots = rng.permutation(sizes.encoder_tokens).tolist()
         self._step_id = 0
         self._to_encode: list[EncodeImage] = []
+        self._to_load: list[LoadAdapter] = []
         self._full_hits: list[tuple[int, int, int]] = []
         self._window_hits: list[tuple[int, int, int]] = []
         self._full_copies: list[tuple[int, int]] = []
@@ -201,6 +229,7 @@ class PlanDriver:
         images: Mapping[int, tuple[str, NDArray[np.float32], int]] | None = None,
         seed: int = 0,
         image_positions: ImagePositions | None = None,
+        lora_id: int = 0,
     ) -> None:
         """images: position of the first placeholder -> (mm_hash, pixel values, number of tokens)."""
         pixels = {
@@ -208,12 +237,16 @@ class PlanDriver:
             for mm_hash, values, count in (images or {}).values()
         }
         self.runner.add_request(request_id, params, pixels, (1,), seed, image_positions)
-        request = DrivenRequest(request_id, self._rows.pop(), self.free_slot(), list(prompt), len(prompt))
+        request = DrivenRequest(request_id, self._rows.pop(), self.free_slot(), list(prompt), len(prompt), lora_id)
         for position, (mm_hash, _, count) in (images or {}).items():
             slots = np.array([self._encoder_slots.pop() for _ in range(count)], dtype=np.int64)
             request.images[position] = (mm_hash, slots)
             self._to_encode.append(EncodeImage(mm_hash, request_id, slots))
         self.requests[request_id] = request
+
+    def load(self, lora_id: int, units: Sequence[int]) -> None:
+        """The next step brings this adapter into these rank units."""
+        self._to_load.append(LoadAdapter(lora_id, np.array(units, dtype=np.int64)))
 
     def embed(self, request_id: str, images: Mapping[int, torch.Tensor]) -> None:
         """Images without an encoder: position of the first placeholder -> embeddings [tokens, size] as one made
@@ -275,7 +308,7 @@ class PlanDriver:
                         num_prompt_tokens=request.num_prompt_tokens,
                         num_computed_tokens=request.num_computed,
                         state_slot=request.state_slot,
-                        lora_id=0,
+                        lora_id=request.lora_id,
                     )
                 )
                 request.is_new = False
@@ -296,6 +329,7 @@ class PlanDriver:
             draft_ids += proposed
             request.num_computed = begin + count
         encode, self._to_encode = tuple(self._to_encode), []
+        loaded, self._to_load = tuple(self._to_load), []
         self._step_id += 1
         copies = [_pairs(c) for c in (self._full_copies, self._window_copies, self._state_copies)]
         self._full_copies, self._window_copies, self._state_copies = [], [], []
@@ -317,7 +351,7 @@ class PlanDriver:
             snapshots=tuple(
                 Snapshot(self.requests[request_id].row, position, slot) for request_id, position, slot in snapshots
             ),
-            load_adapters=(),
+            load_adapters=loaded,
             encode=encode,
             image_spans=tuple(spans),
         )

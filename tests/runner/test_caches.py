@@ -3,11 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from hybrid.models.context import StateCache
 from hybrid.pools.sizing import PoolSizes
 from hybrid.pools.specs import FullAttentionSpec, MambaSpec, ModelSpec, SlidingWindowSpec
+from hybrid.runner import caches as caches_module
 from hybrid.runner.caches import Caches
 
 SPEC = ModelSpec(
@@ -56,3 +59,21 @@ def test_a_large_pool_takes_memory_only_as_it_is_used(pool: str) -> None:
 def test_pools_without_a_unit_are_empty() -> None:
     caches = Caches(SPEC, replace(SIZES, num_state_slots=0), CPU)
     assert [tensor.numel() for tensor in caches.tensors()][2:] == [0, 0]
+
+
+@pytest.mark.parametrize("copied_bytes", [1, 700, 2**20])
+def test_states_of_all_layers_are_copied(copied_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of two kinds in turns, whatever is copied at once; the slots may trade places."""
+    monkeypatch.setattr(caches_module, "COPIED_BYTES", copied_bytes)
+    other = MambaSpec((4, 2), ())
+    mixers = ((SPEC.layers[2][0],), (other,), (SPEC.layers[2][0], other))
+    caches = Caches(ModelSpec(mixers), replace(SIZES, num_state_slots=4), CPU)
+    states = [cache for cache in caches.layers if isinstance(cache, StateCache)]
+    tensors = [tensor for cache in states for tensor in (cache.conv, cache.ssm) if tensor.numel()]
+    assert [cache.conv.shape for cache in states] == [(4, 3, 12), (4, 2, 4)] * 2 and len(tensors) == 6
+    for number, tensor in enumerate(tensors):
+        tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(number)))
+    before = [tensor.clone() for tensor in tensors]
+    caches.copy_states(np.array([[0, 2], [2, 0], [3, 1]]))
+    for tensor, old in zip(tensors, before, strict=True):
+        assert torch.equal(tensor, old[[2, 3, 0, 3]])

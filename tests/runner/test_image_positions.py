@@ -26,12 +26,12 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return TextOracle(request.param, tmp_path_factory.mktemp("checkpoint"))
 
 
-def driver_of(oracle: TextOracle, seed: int) -> PlanDriver:
+def driver_of(oracle: TextOracle, seed: int, decode_graphs: bool = False) -> PlanDriver:
     loaded = load(oracle.folder, torch.float32)
     spec = EncoderSpec(loaded.model.decoder.image_embedding_size, max_tokens_per_image=40)
     loaded.decoder.spec = replace(loaded.decoder.spec, encoder=spec)
     loaded.decoder.image_token_id = oracle.image_token_id
-    return PlanDriver(loaded.decoder, runner_sizes(encoder_tokens=500), seed=seed)
+    return PlanDriver(loaded.decoder, runner_sizes(encoder_tokens=500), seed=seed, decode_graphs=decode_graphs)
 
 
 def add(driver: PlanDriver, request_id: str, prompt: ImagePrompt, generated: tuple[int, ...] = ()) -> None:
@@ -61,9 +61,9 @@ def run(driver: PlanDriver, seed: int) -> dict[str, tuple[int, ...]]:
     return done
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_any_schedule(oracle: TextOracle, seed: int) -> None:
-    driver = driver_of(oracle, seed)
+@pytest.mark.parametrize(("seed", "decode_graphs"), [(0, False), (1, False), (2, True)])
+def test_any_schedule(oracle: TextOracle, seed: int, decode_graphs: bool) -> None:
+    driver = driver_of(oracle, seed, decode_graphs)
     prompts = {str(i): oracle.prompt(layout, i) for i, layout in enumerate(LAYOUTS)}
     for request_id, prompt in prompts.items():
         add(driver, request_id, prompt)
@@ -80,12 +80,16 @@ def test_any_schedule(oracle: TextOracle, seed: int) -> None:
 
 
 def test_one_token_at_a_time(oracle: TextOracle) -> None:
-    driver = driver_of(oracle, 0)
+    """Steps behind all images are those that graphs serve."""
+    driver = driver_of(oracle, 0, decode_graphs=True)
     prompts = {str(i): oracle.prompt(layout, i) for i, layout in enumerate(LAYOUTS)}
     for request_id, prompt in prompts.items():
         add(driver, request_id, prompt)
     for request_id, tokens in driver.run(MAX_TOKENS, chunk=1).items():
         assert oracle.continues(prompts[request_id], tokens)
+    ends = [0 if prompt.positions is None else prompt.positions.end for prompt in prompts.values()]
+    steps = max(len(prompt.token_ids) for prompt in prompts.values()) + MAX_TOKENS - 1
+    assert driver.runner.graphs is not None and driver.runner.graphs.num_steps == steps - max(ends) > 9
 
 
 def test_a_retracted_row_goes_on_where_it_was(oracle: TextOracle) -> None:

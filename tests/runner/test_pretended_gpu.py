@@ -20,7 +20,7 @@ from hybrid.sampling_params import SamplingParams
 from tests.models.families.oracle import all_cases
 from tests.pretended.cuda import pretended
 from tests.pretended.device import PretendedDevice
-from tests.runner.plans import VOCAB, PlanDriver, random_reference, runner_sizes, small_config
+from tests.runner.plans import VOCAB, PlanDriver, RandomAdapters, random_reference, runner_sizes, small_config
 
 PARAMS = {
     "greedy": SamplingParams(temperature=0.0),
@@ -125,6 +125,37 @@ def test_another_gpu_than_the_first(device: PretendedDevice, expected: list[Runn
     device.current = 0  # of a thread that runs its first step
     driver.step({"greedy": 1})
     assert driver.requests["greedy"].token_ids[-1] == expected[1].result.sampled_token_ids[0, 0]
+
+
+def test_graphs_with_adapters(device: PretendedDevice) -> None:
+    """Also one that is loaded in a step of a graph's, and a snapshot."""
+    said = []
+    for where in ("cpu", "cuda"):
+        decoder = native(where)
+        targets = {site.name: (site.outputs, site.inputs) for site in decoder.lora_sites if not site.table}
+        driver = PlanDriver(
+            decoder,
+            runner_sizes(num_rows=2, lora_units=4),
+            device=where,
+            decode_graphs=False if where == "cpu" else None,
+            adapters=RandomAdapters(targets, {1: 5, 2: 12}),
+            lora_targets=targets,
+        )
+        driver.load(1, [2])
+        driver.add("a", prompt(3), lora_id=1)
+        tokens = [driver.step({"a": 3})]
+        driver.load(2, [3, 0])
+        driver.add("b", [5], lora_id=2)
+        for snapshots in ([("a", 4, driver.free_slot())], []):
+            plan = driver.plan({"a": 1, "b": 1}, snapshots)
+            before = len(device.waits)
+            result = driver.runner.launch(plan)
+            assert len(device.waits) == before
+            tokens.append(driver.commit(plan, result()))
+        said.append(tokens)
+    assert said[0] == said[1]
+    assert driver.runner.graphs is not None and driver.runner.graphs.num_steps == 2
+    assert "lora_expand" in device.launched
 
 
 FAMILIES = (

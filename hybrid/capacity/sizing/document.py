@@ -38,6 +38,7 @@ def document(made: Plan) -> dict[str, Any]:
         "parameters": made.parameters,
         "weights_bytes": made.weights_bytes,
         "activations_bytes_estimate": made.activations_bytes,
+        "working_bytes": None if made.working is None else asdict(made.working) | {"total": made.working.total},
         "memory_bytes": made.memory_bytes,
         "admission_peak_bytes": made.request_bytes.total + made.chunk_bytes,
         "shared_prefix_bytes": made.shared_bytes,

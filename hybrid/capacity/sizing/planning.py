@@ -16,6 +16,7 @@ from .activations import activation_bytes
 from .limits import Limits, limits
 from .mix import Expected, Mix
 from .split import Split
+from .working_memory import WorkingMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,8 @@ class Plan(Limits):
 
     parameters: of the whole model. request_bytes: of one decoding request at its full length, in blocks, without what
     all share; its LoRA bytes are an adapter's. chunk_bytes: admission's extra. shared_bytes: of the common beginning.
-    image_bytes: of one image, in the encoder pool and as tokens in the attention pools. activations_bytes: an estimate.
+    image_bytes: of one image, in the encoder pool and as tokens in the attention pools. activations_bytes: an estimate,
+    for a CPU. working: what steps hold beside the pools of a GPU, where its memory is what counts.
     expected: where requests are of many lengths, how many of them; `concurrency` is of those of the longest.
     marginal: requests more for a GiB more, by pool that gets it alone, and under "all", where it is split at best.
     """
@@ -33,6 +35,7 @@ class Plan(Limits):
     parameters: int
     weights_bytes: int
     activations_bytes: int
+    working: WorkingMemory | None
     memory_bytes: int
     args: EngineArgs
     chunk_bytes: int
@@ -58,16 +61,19 @@ class Plan(Limits):
 def plan(question: Question) -> Plan:
     """Raises NothingFitsError where not even one request fits, ValueError for an impossible question."""
     split = Split(question)
-    memory = question.budget()
     mix = split.mix()
-    wanted = split.best(split.concurrency(memory), memory) if mix is None else split.best_for(mix, memory)
+    wanted = split.best(split.concurrency()) if mix is None else split.best_for(mix)
     if wanted is None:
+        working = question.working(1)
+        beside = "" if working is None else f" beside the {working.total:,} that steps need"
         raise NothingFitsError(
-            f"no request of {question.total_tokens} tokens fits into {memory:,} bytes; "
+            f"no request of {question.total_tokens} tokens fits into {split.budget(1):,} bytes{beside}; "
             f"{split.bytes(1).total:,} would hold one"
         )
+    memory = split.budget(wanted.num_rows)
     args = replace(
         split.args,
+        memory=memory,
         max_num_seqs=wanted.num_rows,
         num_full_blocks=wanted.num_full_blocks,
         num_window_blocks=wanted.num_window_blocks,
@@ -94,6 +100,7 @@ def plan(question: Question) -> Plan:
         parameters=num_parameters(question.model),
         weights_bytes=question.weights_bytes(),
         activations_bytes=activation_bytes(question.share(), split.batched, sizes.num_rows, question.computed_dtype),
+        working=question.working(split.counted(sizes.num_rows)),
         memory_bytes=memory,
         args=args,
         chunk_bytes=blocks_for(split.batched, block) * block * spec.window_bytes_per_token,
@@ -101,11 +108,11 @@ def plan(question: Question) -> Plan:
         adapter_bytes=lora_units(question.rank) * split.lora_bytes_per_unit,
         image_bytes=split.image_entry * embedding_bytes + question.image_tokens * token_bytes,
         expected=None if mix is None else mix.expected(sizes, split.least_chunk),
-        marginal=_marginal(split, mix, asked.sizes, memory),
+        marginal=_marginal(split, mix, asked.sizes),
     )
 
 
-def _marginal(split: Split, mix: Mix | None, sizes: PoolSizes, memory: int) -> dict[str, float]:
+def _marginal(split: Split, mix: Mix | None, sizes: PoolSizes) -> dict[str, float]:
     """Of the requests that were planned for: all of one length, or a mix. sizes: with as many rows as there may be."""
 
     def count(pools: PoolSizes) -> float:
@@ -126,7 +133,7 @@ def _marginal(split: Split, mix: Mix | None, sizes: PoolSizes, memory: int) -> d
         if size
     }
     if mix is None:
-        return more | {"all": split.concurrency(memory + GIB) - now}
-    best = split.best_for(mix, memory + GIB)
+        return more | {"all": split.concurrency(GIB) - now}
+    best = split.best_for(mix, GIB)
     assert best is not None, "what fits, fits into more"
     return more | {"all": count(best) - now}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hybrid.engine_memory import GPU_FRACTION
+from hybrid.engine_memory import gpu_memory_for_pools
 
 from ..hardware import CPU, HARDWARE
 from ..question import Question
@@ -52,8 +52,10 @@ def _memory(question: Question) -> Remedy | None:
         size = -(-Split(question).bytes(1).total // MIB)
         return Remedy(f"--memory {size}MiB", size * MIB / question.budget())
     if there.memory_bytes != HARDWARE[there.name].memory_bytes:
-        pools = Split(replace(question, memory_bytes=there.memory_bytes)).bytes(1).total
-        size = -(-int(question.weights_bytes() + pools / GPU_FRACTION) // MIB) + 1
+        pools, working = Split(question).bytes(1).total, question.working(1)
+        assert working is not None
+        least = question.weights_bytes() + gpu_memory_for_pools(pools, working.total)
+        size = -(-int(least / (question.gpu_memory_utilization or 1)) // MIB) + 1
         return Remedy(f"--gpu-memory {size}MiB", size * MIB / there.memory_bytes)
     for hardware in sorted(HARDWARE.values(), key=lambda hardware: hardware.memory_bytes):
         if fits(replace(question, hardware=hardware)):

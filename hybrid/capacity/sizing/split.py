@@ -23,6 +23,7 @@ from .mix import Mix
 MIN_CHUNK_SHARE = 4  # the window pool keeps room for at least a quarter of the token budget; chunks shrink to it
 DEVIATIONS = (0.0, 0.5, 1.0, 2.0)  # of what the windows of requests of many lengths take: as much more is tried
 MOST_MIXED = 2**13  # requests of many lengths at once
+COUNTED = 32  # requests: from there on, what steps hold is counted for so many more at a time
 HOST_ROOM = 2**62  # tables of rows are checked when the engine starts, on the machine where it does
 
 
@@ -40,13 +41,15 @@ class Split:
         self.config = question.scheduler_config(self.args)
         self._positions = question.model.decoder.max_positions
         # What the engine makes of these arguments for one request says the rest: lookahead, window, LoRA units.
-        self.shape = self.engine_sizes(replace(self.args, memory=None), HOST_ROOM)
+        self.shape = self.engine_sizes(self.args, HOST_ROOM)
         self.image_entry = max(question.image_cost.entries, default=0)
         rank = question.rank if question.adapters else 0
         self.need = Need(question.total_tokens, (self.image_entry,) * question.images, rank, question.unsplit_images)
         self.batched = question.max_num_batched_tokens
         self.least_chunk = -(-self.batched // MIN_CHUNK_SHARE)
         self.most_seqs = min(question.max_num_seqs or self.batched, self.batched)  # a step has a token for each
+        self._question = question
+        self._budgets: dict[int, int] = {}
 
     def engine_sizes(self, args: EngineArgs, memory_bytes: int) -> PoolSizes:
         """As the engine computes them from these arguments. Raises ValueError as it does."""
@@ -67,20 +70,31 @@ class Split:
         """Of one device, with this question's adapters."""
         return pool_bytes(sizes, self.spec, self.lora_bytes_per_unit)
 
-    def concurrency(self, memory_bytes: int) -> int:
-        """Most requests at full length in so much memory; 0: not even one."""
+    def counted(self, num_seqs: int) -> int:
+        """For how many requests, so many or a few more, what steps hold is counted."""
+        return num_seqs if num_seqs <= COUNTED else -(-num_seqs // COUNTED) * COUNTED
+
+    def budget(self, num_seqs: int) -> int:
+        """Bytes for the pools beside steps of so many requests. Raises NothingFitsError."""
+        counted = self.counted(num_seqs)
+        if counted not in self._budgets:
+            self._budgets[counted] = self._question.budget(counted)
+        return self._budgets[counted]
+
+    def concurrency(self, more: int = 0) -> int:
+        """Most requests at full length in the memory there is and so many bytes more; 0: not even one."""
         low, high = 0, self.most_seqs + 1
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.bytes(middle).total <= memory_bytes else (low, middle)
+            low, high = (middle, high) if self.bytes(middle).total <= self.budget(middle) + more else (low, middle)
         return low
 
-    def best(self, num_seqs: int, memory_bytes: int) -> PoolSizes | None:
+    def best(self, num_seqs: int) -> PoolSizes | None:
         """The pools for `num_seqs` requests, with as much room for chunks as memory leaves; None: for none."""
         if num_seqs == 0:
             return None
         chunks = range(self.batched, self.least_chunk, -self.shape.block_size)
-        fitting = (c for c in chunks if self.bytes(num_seqs, c).total <= memory_bytes)
+        fitting = (c for c in chunks if self.bytes(num_seqs, c).total <= self.budget(num_seqs))
         return self.sizes(num_seqs, next(fitting, self.least_chunk))
 
     def mix(self) -> Mix | None:
@@ -90,12 +104,13 @@ class Split:
         most = min(self.most_seqs, MOST_MIXED)
         return Mix(self._traffic, self.need, self.shape, self.kinds, self.batched, most, self.shared_prefix)
 
-    def best_for(self, mix: Mix, memory_bytes: int) -> PoolSizes | None:
-        """The pools that run most of `mix` at once, and the longest of its requests alone; None: not even that."""
+    def best_for(self, mix: Mix, more: int = 0) -> PoolSizes | None:
+        """The pools that run most of `mix` at once, and the longest of its requests alone, in the memory there is and
+        so many bytes more; None: not even that."""
         candidates: list[PoolSizes] = []
         for deviations in DEVIATIONS if self.kinds.window else (0.0,):
             for num_seqs in range(1, min(self.most_seqs, MOST_MIXED) + 1):
-                sizes = self._mixed(mix, num_seqs, deviations, memory_bytes)
+                sizes = self._mixed(mix, num_seqs, deviations, self.budget(num_seqs) + more)
                 if sizes is None:
                     break
                 candidates.append(sizes)

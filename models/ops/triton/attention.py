@@ -14,7 +14,7 @@ from triton import cdiv, next_power_of_2
 from ...context import AttentionCache, BlockTables, ForwardContext, Ints
 from ..workspace import Workspace
 from . import attention_kernels as kernels
-from .device import num_programs, product_dtype, shared_memory, upload
+from .device import ALIGNMENT, num_programs, product_dtype, shared_memory, upload
 
 LOG2_E = 1.4426950408889634
 WRITE_ELEMENTS = 2048  # that one program writes
@@ -174,8 +174,9 @@ class TritonAttention:
         if part.splits is not None:
             places = count * queries * num_heads
             like = torch.empty(0, dtype=torch.float32, device=kv.device)
-            scratch = self.workspace.take((places * (head_size + 2),), like)
-            sums, totals = scratch[: places * head_size], scratch[places * head_size :]
+            begin = -(-places * head_size // ALIGNMENT) * ALIGNMENT
+            scratch = self.workspace.take((begin + places * 2,), like)
+            sums, totals = scratch[:begin], scratch[begin:]
         kernels.attend[(count, num_kv_heads)](
             query,
             kv,

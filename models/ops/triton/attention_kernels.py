@@ -152,7 +152,7 @@ def attend(
         greatest = tl.where(here, sink, greatest)
         total = tl.where(here, 1.0, total)
     keys = kv + head * BLOCK_SIZE * HEAD
-    blocks = table + row * table_stride
+    blocks = table + row.to(tl.int64) * table_stride
     if WINDOW:
         greatest, total, summed = _attend_to(
             begin, full_begin, end, q, keys, blocks, lowest, highest, greatest, total, summed, block_stride, scale,

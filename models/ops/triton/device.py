@@ -11,7 +11,7 @@ from triton import knobs
 
 from ...context import Ints
 
-ALIGNMENT = 4  # int32 elements; 16 bytes, as kernels are compiled anew for pointers that are less aligned
+ALIGNMENT = 4  # elements of 32 bits; 16 bytes, as kernels are compiled anew for pointers that are less aligned
 PROGRAMS_PER_PROCESSOR = 4
 LEAST_SHARED_MEMORY = 99 * 1024  # bytes that a program has on every GPU since sm_80
 INTERPRETED_PROCESSORS = 16  # what a CPU stands for

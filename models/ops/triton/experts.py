@@ -7,6 +7,9 @@ the products have as many blocks as there could be, and empty ones end at once.
 2. Into the experts, with the activation; rows lie in the order of step 1.
 3. Out of them, times the router's weights, back to where the choices came from.
 4. The sum over each token's choices, in their order: no atomics, so that results do not change from run to run.
+
+Where adapters change the experts, what choices' inputs are at the adapters' ranks is computed before either product,
+which then adds what comes of it (`expert_lora`).
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -18,11 +21,12 @@ import torch
 import triton
 import triton.language as tl
 
-from ..experts import GPT_OSS_LIMIT, GPT_OSS_SWISH, ExpertStacks
+from ..experts import GPT_OSS_LIMIT, GPT_OSS_SWISH, ExpertChanges, ExpertStacks
 from .activation import activated
 from .device import product_dtype
+from .expert_lora import adapters_of, add_low_rank, arguments
 
-TILES = (256, 4096)  # choices that a program of `route` looks at together
+TILES = (256, 4096)  # choices that a program of `route` looks at together, where there are no more, and else
 BLOCKS = (16, 128)  # choices of a block: the fewest that `tl.dot` takes, and the most
 WIDE = 128  # rows of weights that a program multiplies with
 STEP_BYTES = 128  # of a row, per step of a product
@@ -30,14 +34,14 @@ LIMIT = tl.constexpr(GPT_OSS_LIMIT)
 SWISH = tl.constexpr(GPT_OSS_SWISH)
 
 
-@triton.jit(do_not_specialize=["num_choices"])
+@triton.jit(do_not_specialize=["num_choices", "block_size"])
 def route(
     chosen,  # [num_choices] expert of each
     order,  # [num_choices] choices by expert
-    blocks,  # [num_choices / BLOCK + EXPERTS, 3] expert, first of its choices in `order`, number of choices
+    blocks,  # [num_choices / block_size + EXPERTS, 3] expert, first of its choices in `order`, number of choices
     num_choices,
+    block_size,
     EXPERTS: tl.constexpr,
-    BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Grid (EXPERTS): an expert's choices in order, and its blocks; there is room for all, and some are empty."""
@@ -58,15 +62,15 @@ def route(
         tl.store(order + place + so_far - 1, start + t, mask=found)
         place += tl.sum(found.to(tl.int32), 0)
     # experts before this one have at most as many blocks as their choices fill together, and one more each
-    begin = first // BLOCK + expert
-    for block in range(begin, (first + count) // BLOCK + expert + 1):
-        done = (block - begin) * BLOCK
+    begin = first // block_size + expert
+    for block in range(begin, (first + count) // block_size + expert + 1):
+        done = (block - begin) * block_size
         tl.store(blocks + block * 3, expert)
         tl.store(blocks + block * 3 + 1, first + done)
-        tl.store(blocks + block * 3 + 2, tl.maximum(0, tl.minimum(count - done, BLOCK)))
+        tl.store(blocks + block * 3 + 2, tl.maximum(0, tl.minimum(count - done, block_size)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_units", "most"])
 def into_experts(
     x,  # [T, SIZE], contiguous but for the first axis
     weight,  # [E, rows, SIZE]: row STEP n is that of output n, gated: UP behind it that of its value
@@ -75,6 +79,16 @@ def into_experts(
     order,
     blocks,
     x_stride,
+    low,  # what adapters change, see `expert_lora.arguments`
+    lora_b,
+    live,
+    adapters,
+    units,
+    num_units,
+    most,
+    LORA: tl.constexpr,
+    UNIT: tl.constexpr,
+    TILE: tl.constexpr,
     TOP_K: tl.constexpr,
     SIZE: tl.constexpr,
     INNER: tl.constexpr,
@@ -113,6 +127,18 @@ def into_experts(
         total += tl.load(bias + row, mask=n < INNER, other=0).to(tl.float32)[None, :]
         if UP:
             up += tl.load(bias + row + UP, mask=n < INNER, other=0).to(tl.float32)[None, :]
+    if LORA:
+        adapter = adapters_of(adapters, units, live, token, held, most)
+        c = n * STEP
+        ROWS: tl.constexpr = INNER * 2 if UP else INNER
+        total = add_low_rank(
+            total, low, lora_b, units, adapter, place, expert, c, n < INNER, num_units, most, ROWS, UNIT, TILE, PRODUCT
+        )
+        if UP:
+            c += UP
+            up = add_low_rank(
+                up, low, lora_b, units, adapter, place, expert, c, n < INNER, num_units, most, ROWS, UNIT, TILE, PRODUCT
+            )
     if KIND == "gpt_oss":  # comparisons, unlike a minimum, keep NaN
         gate = tl.where(total > LIMIT, LIMIT, total)
         up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up))
@@ -125,7 +151,7 @@ def into_experts(
     tl.store(at, made.to(inner.dtype.element_ty), mask=held[:, None] & (n < INNER)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_units", "most"])
 def out_of_experts(
     inner,  # [N, INNER] as `order` has the choices
     weight,  # [E, SIZE, INNER]
@@ -134,6 +160,17 @@ def out_of_experts(
     given,  # [N, SIZE]
     order,
     blocks,
+    low,  # what adapters change, see `expert_lora.arguments`
+    lora_b,
+    live,
+    adapters,
+    units,
+    num_units,
+    most,
+    LORA: tl.constexpr,
+    UNIT: tl.constexpr,
+    TILE: tl.constexpr,
+    TOP_K: tl.constexpr,
     SIZE: tl.constexpr,
     INNER: tl.constexpr,
     BIAS: tl.constexpr,
@@ -162,6 +199,11 @@ def out_of_experts(
         total = tl.dot(inputs, outward, total, input_precision="tf32x3")
     if BIAS:
         total += tl.load(bias + row, mask=n < SIZE, other=0).to(tl.float32)[None, :]
+    if LORA:
+        adapter = adapters_of(adapters, units, live, choice // TOP_K, held, most)
+        total = add_low_rank(
+            total, low, lora_b, units, adapter, place, expert, n, n < SIZE, num_units, most, SIZE, UNIT, TILE, PRODUCT
+        )
     total *= tl.load(shares + choice, mask=held, other=0)[:, None]
     at = given + choice[:, None] * SIZE + n[None, :]
     tl.store(at, total.to(given.dtype.element_ty), mask=held[:, None] & (n < SIZE)[None, :])
@@ -184,7 +226,13 @@ def sum_choices(
     tl.store(out + token * SIZE + i, total, mask=i < SIZE)
 
 
-def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, stacks: ExpertStacks) -> torch.Tensor:
+def run(
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    shares: torch.Tensor,
+    stacks: ExpertStacks,
+    changes: ExpertChanges | None = None,
+) -> torch.Tensor:
     """See `experts.run`. Between the experts' two products, and behind them, values are rounded to the dtype of x."""
     if x.stride(-1) != 1:
         x = x.contiguous()
@@ -199,9 +247,9 @@ def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, stacks: Exp
         order,
         blocks,
         num_choices,
+        block,
         EXPERTS=num_experts,
-        BLOCK=block,
-        TILE=max(TILES[0], min(TILES[1], triton.next_power_of_2(num_choices))),
+        TILE=TILES[num_choices > TILES[0]],
         num_warps=8,
     )
     options: dict[str, Any] = {
@@ -221,6 +269,7 @@ def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, stacks: Exp
         order,
         blocks,
         x.stride(0),
+        **arguments(changes, "into", x, order, blocks, top_k, block),
         TOP_K=top_k,
         SIZE=size,
         INNER=inner_size,
@@ -241,6 +290,8 @@ def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, stacks: Exp
         given,
         order,
         blocks,
+        **arguments(changes, "out", inner, order, blocks, top_k, block),
+        TOP_K=top_k,
         SIZE=size,
         INNER=inner_size,
         BIAS=stacks.down_bias is not None,

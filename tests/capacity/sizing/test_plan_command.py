@@ -55,6 +55,7 @@ def test_a_document_has_integers_and_formulas() -> None:
         ((JAMBA, "--gpu", "h100"), "--gpu", ("--tp",)),
         ((JAMBA, "--gpu", "h100", "--gpu-memory", "100GB"), "--gpu-memory", ("--tp",)),
         (("tiny", "--gpu", "h100", "--gpu-memory", "1MiB", "--context", "100"), "--gpu-memory", ()),
+        ((JAMBA, "--gpu", "h200", "--gpu-memory", "105GiB", "--gpu-memory-utilization", "0.9"), "--gpu-memory", ()),
         ((GPT_OSS, "--memory", "1GiB", "--weights-dtype", "bfloat16", "--adapters", "3"), "--memory", ("--adapters",)),
     ],
 )
@@ -84,6 +85,8 @@ def test_what_does_not_fit_says_what_would(arguments: tuple[str, ...], option: s
         (("tiny", "--memory", "1GiB", "--context", "many"), "context must be a number of tokens"),
         (("tiny", "--memory", "1GiB", "--flops", "1e12"), "change a --gpu"),
         (("tiny", "--memory", "1GiB", "--gpu-memory", "1GiB"), "change a --gpu"),
+        (("tiny", "--memory", "1GiB", "--gpu-memory-utilization", "1"), "change a --gpu"),
+        (("tiny", "--gpu", "l4", "--gpu-memory-utilization", "1.5"), "must be more than 0 and at most 1, got 1.5"),
         (("tiny", "--memory", "1GiB", "--plot", "a.png"), "--plot draws a --sweep"),
         (
             ("tiny", "--memory", "1GiB", "--sweep", "context=1..2", "--plot", "a"),

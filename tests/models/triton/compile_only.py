@@ -14,7 +14,8 @@ from triton.runtime.jit import JITFunction
 
 from hybrid.models.context import AttentionCache, DecodeContext, StateCache
 from hybrid.models.lora_site import LoraSite
-from hybrid.models.ops.experts import ExpertStacks
+from hybrid.models.ops.decode_lora import DecodeLora
+from hybrid.models.ops.experts import ExpertChanges, ExpertStacks
 from hybrid.models.ops.triton import activation, experts, norm, rotation, sampling
 from hybrid.models.ops.triton.attention import TritonAttention, chunk_tiling, decode_tiling
 from hybrid.models.ops.triton.decode_attention import plan_decodes
@@ -22,6 +23,7 @@ from hybrid.models.ops.triton.device import LEAST_SHARED_MEMORY
 from hybrid.models.ops.triton.lora import TritonLora
 from hybrid.models.ops.triton.recurrent import TritonRecurrent
 from hybrid.models.ops.workspace import Workspace
+from hybrid.pools.specs import LORA_RANK_UNIT
 from tests.models.triton.batches import SLOTS, Sizes, make, recurrent_rows
 
 CPU = torch.device("cpu")
@@ -118,19 +120,22 @@ def recurrent(dtype: torch.dtype, lens: list[int]) -> None:
 def lora(dtype: torch.dtype, tokens: int) -> None:
     """Ranks 16 and 64, at a projection of 4096 hidden units and at a table."""
     groups = [(np.arange(tokens), np.arange(2)), (np.arange(tokens, 2 * tokens), np.arange(2, 10))]
-    run = TritonLora.plan(groups, CPU)
-    for table in (False, True):
-        site = LoraSite("site", 4096, 4096, table=table)
-        site.allocate(10, dtype, CPU)
-        out = torch.zeros(2 * tokens, 4096, dtype=dtype)
-        if table:
-            run.add_rows(site, torch.zeros(2 * tokens, dtype=torch.int64), out)
-        else:
-            run.add(site, out, out)
+    for run in (TritonLora.plan(groups, 2 * tokens, CPU), DecodeLora(2 * tokens, 10, 8, CPU).kernels(CPU)):
+        for table in (False, True):
+            site = LoraSite("site", 4096, 4096, table=table)
+            site.allocate(10, dtype, CPU)
+            out = torch.zeros(2 * tokens, 4096, dtype=dtype)
+            if table:
+                run.add_rows(site, torch.zeros(2 * tokens, dtype=torch.int64), out)
+            else:
+                run.add(site, out, out)
 
 
-def routed_experts(dtype: torch.dtype, tokens: int, stacks: tuple[int, int, int], gated: bool, gpt_oss: bool) -> None:
-    """stacks: E, H, I. Tensors without values: that anybody asks for one on the way to the kernels fails here."""
+def routed_experts(
+    dtype: torch.dtype, tokens: int, stacks: tuple[int, int, int], gated: bool, gpt_oss: bool, rank: int = 0
+) -> None:
+    """stacks: E, H, I. Tensors without values: that anybody asks for one on the way to the kernels fails here. rank: of
+    an adapter; 0: there is none."""
     count, size, inner = stacks
     rows = 2 * inner if gated else inner
     with torch.device("meta"):
@@ -143,7 +148,13 @@ def routed_experts(dtype: torch.dtype, tokens: int, stacks: tuple[int, int, int]
             gated=gated,
         )
         x, chosen = torch.empty(tokens, size, dtype=dtype), torch.empty(tokens, 4, dtype=torch.int64)
-        experts.run(x, chosen, torch.empty(tokens, 4), weights)
+        changes, units = None, rank // LORA_RANK_UNIT
+        if rank:
+            sites = LoraSite("into", size, rows, experts=count), LoraSite("out", inner, size, experts=count)
+            for site in sites:
+                site.allocate(2 * units, dtype, x.device)
+            changes = ExpertChanges(DecodeLora(tokens, 2 * units, units, x.device), *sites)
+        experts.run(x, chosen, torch.empty(tokens, 4), weights, changes)
 
 
 def main() -> None:
@@ -159,9 +170,11 @@ def main() -> None:
     lora(torch.bfloat16, 70)
     lora(torch.float32, 70)
     for tokens in (2, 64, 600, 4000):
-        routed_experts(torch.bfloat16, tokens, (64, 2048, 768), True, False)
-    routed_experts(torch.bfloat16, 70, (8, 2880, 2880), True, True)
-    routed_experts(torch.float32, 4000, (64, 100, 70), False, False)
+        for rank in (0, 64):
+            routed_experts(torch.bfloat16, tokens, (64, 2048, 768), True, False, rank)
+    for rank in (0, 16):
+        routed_experts(torch.bfloat16, 70, (8, 2880, 2880), True, True, rank)
+        routed_experts(torch.float32, 4000, (64, 100, 70), False, False, rank)
     for by_weight in (False, True):
         sampling.threshold(torch.ones(2, 5000), torch.ones(2, dtype=torch.float64), by_weight)
     for kernel in compiled:

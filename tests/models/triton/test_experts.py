@@ -1,6 +1,6 @@
 """Routed experts by Triton's kernels give what the experts give one after the other, and read no others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from hybrid.models.blueprint.experts import MoE, Router
 from hybrid.models.layers.experts import Experts
+from hybrid.models.ops.decode_lora import DecodeLora, Lora
 from hybrid.models.ops.experts import ExpertActivation, ExpertStacks, run
 from hybrid.models.ops.lora import LoraBatch
 from hybrid.models.weights import Weights
@@ -165,53 +166,93 @@ PARTS: dict[str, dict[str, Any]] = {
     "transposed": {"layout": "transposed", "activation": "gelu_tanh"},
     "gpt_oss": {"layout": "gpt_oss"},
 }
-UNITS = ((), (2,), (0, 1))  # rank units of adapters; the last one changes other modules than experts
+UNITS = ((), (2,), (0, 1), (5, 3))  # rank units of adapters; the third one changes other modules than experts
 
 
-def layer(part: MoE, device: torch.device) -> Experts:
+def layer(
+    part: MoE, device: torch.device, dtype: torch.dtype = torch.float32, without: tuple[str, ...] = ()
+) -> Experts:
+    """without: names of sites that adapters may not change."""
     shapes = sorted(part.tensors().items())
     tensors = {name: random(*shape, seed=seed) / 4 for seed, (name, shape) in enumerate(shapes)}
-    weights = Weights(tensors, torch.float32, device)
+    weights = Weights(tensors, dtype, device)
     experts = Experts(part, weights)
-    for site in weights.sites:
-        site.allocate(3, torch.float32, device)
-    for seed, (name, (_, outputs, inputs)) in enumerate(part.lora_targets().items()):
-        a, b = random(5, 7, inputs, seed=seed) / 4, random(5, outputs, 7, seed=seed + 9) / 4
-        for site in weights.sites:
-            assert site.name in part.lora_targets()
-            if site.name == name:
-                site.write(torch.tensor(UNITS[1], device=device), a, b)
+    for seed, (site, (name, (_, outputs, inputs))) in enumerate(
+        zip(weights.sites, part.lora_targets().items(), strict=True)
+    ):
+        assert site.name == name
+        if name in without:
+            continue
+        site.allocate(6, dtype, device)
+        site.a.fill_(NAN)
+        site.b.fill_(NAN)
+        for units, rank in ((UNITS[1], 7), (UNITS[3], 12)):
+            a, b = random(5, rank, inputs, seed=seed) / 4, random(5, outputs, rank, seed=seed + 9) / 4
+            site.write(torch.tensor(units, device=device), a, b)
     return experts
+
+
+def moe(fields: dict[str, Any]) -> MoE:
+    return MoE("moe", 20, 12, 5, 2, Router("moe.gate", "softmax"), experts="moe.experts", **fields)
+
+
+def of_tokens(adapters: Sequence[int]) -> LoraBatch:
+    table = np.full((len(UNITS), 2), -1)
+    for row, units in enumerate(UNITS):
+        table[row, : len(units)] = units
+    return LoraBatch(table[list(adapters)])
 
 
 def computed(fields: dict[str, Any], adapters: tuple[int, ...] | None, device: torch.device) -> torch.Tensor:
     """Of four tokens."""
-    part = MoE("moe", 20, 12, 5, 2, Router("moe.gate", "softmax"), experts="moe.experts", **fields)
     x, chosen, shares = random(4, 20).to(device), some(5, 4, 2).to(device), random(4, 2, seed=1).to(device)
-    table = np.full((3, 2), -1)
-    for row, units in enumerate(UNITS):
-        table[row, : len(units)] = units
-    return layer(part, device)(x, chosen, shares, None if adapters is None else LoraBatch(table[list(adapters)]))
+    return layer(moe(fields), device)(x, chosen, shares, None if adapters is None else of_tokens(adapters))
 
 
-@pytest.mark.parametrize("adapters", [None, (2, 0, 2, 0), (1, 2, 0, 1)])
+@pytest.mark.parametrize("adapters", [None, (2, 0, 2, 0), (1, 2, 0, 3)])
 @pytest.mark.parametrize("fields", PARTS.values(), ids=PARTS)
 def test_layers(fields: dict[str, Any], adapters: tuple[int, ...] | None, device: torch.device, both: Both) -> None:
     """However the weights lie, and whatever adapters change."""
     ours, theirs = both(lambda: computed(fields, adapters, device))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     changed = (ours - computed(fields, None, device)).abs().amax(dim=1) > 1e-3
-    assert changed.tolist() == [adapter == 1 for adapter in adapters or (0, 0, 0, 0)]
+    assert changed.tolist() == [adapter in (1, 3) for adapter in adapters or (0, 0, 0, 0)]
 
 
-@pytest.mark.parametrize("adapters", [None, (2, 0, 2, 0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("without", [(), ("moe.experts.gate_up_proj",), ("moe.experts.down_proj",)])
+def test_many_tokens_of_several_adapters(
+    without: tuple[str, ...], dtype: torch.dtype, device: torch.device, both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several of them in one block of choices; also in the tables of a decode step, with rows of nobody's behind."""
+    count, padded = 50, 56
+    adapters = np.random.default_rng(0).integers(0, len(UNITS), count).tolist()
+    x, shares = random(padded, 20, dtype=dtype).to(device), random(padded, 2, seed=1).to(device)
+    x[count:] = NAN
+    chosen, steps = some(5, padded, 2).to(device), DecodeLora(padded, 6, 2, device)
+
+    def of(lora: Lora | None, rows: slice) -> torch.Tensor:
+        return layer(moe(PARTS["stacked"]), device, dtype, without)(x[rows], chosen[rows], shares[rows], lora)
+
+    ours, theirs = both(lambda: of(of_tokens(adapters), slice(count)))
+    scale = float(theirs.abs().amax())
+    torch.testing.assert_close(ours, theirs, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
+    monkeypatch.setenv("HYBRID_OPS", "triton")
+    plain = of(None, slice(count))
+    changed = ((ours - plain).abs().amax(dim=1) > 1e-3).tolist()
+    assert changed == [adapter in (1, 3) for adapter in adapters]
+    steps.fill(of_tokens(adapters))
+    torch.testing.assert_close(of(steps, slice(None))[:count], ours, rtol=1e-5, atol=1e-5)
+    steps.fill(of_tokens([2]))
+    torch.testing.assert_close(of(steps, slice(None))[:count], plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("adapters", [None, (2, 0, 2, 0), (1, 0, 2, 3)])
 def test_layers_take_experts_together(
     adapters: tuple[int, ...] | None, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless an adapter changes them."""
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    monkeypatch.setattr("hybrid.models.layers.experts.one_by_one", None)
+    for module in ("layers", "ops"):
+        monkeypatch.setattr(f"hybrid.models.{module}.experts.one_by_one", None)
     out = computed(PARTS["listed"], adapters, device)
     assert out.isfinite().all() and out.any()
-    with pytest.raises(TypeError):
-        computed(PARTS["listed"], (1, 0, 0, 0), device)

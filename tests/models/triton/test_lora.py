@@ -1,13 +1,17 @@
 """Low-rank changes by Triton's kernels are those of plain torch, and concern no other token, column or unit."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from hybrid.models.lora_site import LoraSite
+from hybrid.models.ops.decode_lora import DecodeLora, Lora
 from hybrid.models.ops.lora import LoraBatch
+from hybrid.models.ops.lora_tables import LoraTables
+from hybrid.models.ops.triton import lora
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 4e-2}
 ADAPTERS = ((), (3,), (7, 1), (2, 9, 4), (5,))  # rank units; the last one changes nothing at the site
@@ -33,7 +37,7 @@ def batch(adapters: Sequence[int]) -> LoraBatch:
     table = np.full((len(ADAPTERS), max(map(len, ADAPTERS))), -1)
     for row, units in enumerate(ADAPTERS):
         table[row, : len(units)] = units
-    return LoraBatch(table[np.array(adapters)])
+    return LoraBatch(table[np.array(adapters, dtype=np.int64)])
 
 
 BATCHES = {
@@ -117,3 +121,69 @@ def test_an_adapter_that_is_cleared_changes_nothing(device: torch.device, monkey
     ours, theirs = outcomes(monkeypatch, changed, [1, 2, 1], x, out)
     torch.testing.assert_close(ours, theirs)
     assert not ours[::2].any() and ours[1].any()
+
+
+DECODES = ([2], [1, 0, 3, 4, 1, 0, 2], [3] * 20, [0, 3] + [2] * 17, [4, 0], [0, 1])  # each with some adapter
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_decode_steps_of_one_size(table: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch after the other in the same tables, behind them rows of nobody's, with NaN as inputs: nothing but the
+    rows with adapters changes, and every launch is the same."""
+    size, most = 20, max(map(len, ADAPTERS))
+    changed = site(31, 40, table, torch.float32, device)
+    changed.offset = 0 if table else 3
+    steps, grids = DecodeLora(size, NUM_UNITS, most, device), list[Any]()
+    run: Any = type(lora.lora_expand).run
+
+    def watched(self: Any, *args: Any, grid: Any, **options: Any) -> None:
+        grids.append((self.fn.__name__, grid))
+        run(self, *args, grid=grid, **options)
+
+    monkeypatch.setattr(type(lora.lora_expand), "run", watched)
+    generator = torch.Generator().manual_seed(0)
+    for adapters in ([], *DECODES):
+        count = len(adapters)
+        x = torch.full((size, 31), float("nan"), device=device)
+        x[:count] = torch.randn(count, 31, generator=generator).to(device)
+        ids = torch.arange(size, device=device) * 7 % 31
+        out = torch.randn(size, 45, generator=generator).to(device)
+        ours, theirs, read = out.clone(), out.clone(), out.clone()
+        if adapters:
+            steps.fill(batch(adapters))
+        wanted: tuple[tuple[Lora, torch.Tensor, str], ...]
+        wanted = (steps, ours, "triton"), (batch(adapters), theirs, "torch"), (steps, read, "torch")
+        for changes, result, ops in wanted:
+            monkeypatch.setenv("HYBRID_OPS", ops)
+            rows = slice(None if changes is steps else count)
+            if table:
+                changes.add_rows(changed, ids[rows], result[rows, 3:43])
+            else:
+                changes.add(changed, x[rows], result[rows])
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(read, theirs, rtol=1e-5, atol=1e-5)
+        alone = torch.tensor([*np.isin(adapters, (0, 4)), *[True] * (size - count)], device=device)
+        assert torch.equal(ours[alone], out[alone])
+        assert bool((ours != out).any()) != bool(alone.all())
+    each = 1 if table else 2
+    assert len(grids) == each * (1 + len(DECODES)) and len(set(grids)) == each
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_step_fits_the_largest_tables(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_rows, num_units, most = rng.integers(1, 80), rng.integers(1, 12), 3
+    adapters = np.split(rng.permutation(num_units), np.sort(rng.integers(0, num_units + 1, 5)))
+    held = [units[:most] for units in adapters if len(units)]
+    owner = rng.integers(-1, len(held), num_rows)
+    groups = [(np.flatnonzero(owner == i), units) for i, units in enumerate(held) if (owner == i).any()]
+    tables = LoraTables.largest(int(num_rows), int(num_units), most)
+    blocks, tokens, units, of_token = tables.views(tables.filled(groups) if groups else np.full(tables.size, -1))
+    found = {}
+    for adapter, first, count in blocks[blocks[:, 0] >= 0]:
+        assert 0 < count <= tables.block_size
+        for token in tokens[first : first + count].tolist():
+            assert token not in found and of_token[token] == adapter
+            found[token] = units[adapter][units[adapter] >= 0].tolist()
+    assert found == {token: held[i].tolist() for token, i in enumerate(owner.tolist()) if i >= 0}
+    assert (of_token[owner < 0] == -1).all()

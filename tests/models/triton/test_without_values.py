@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from hybrid.models.context import DecodeContext, Snapshots
 from hybrid.models.decoder import Decoder
 from hybrid.models.families import read_model
+from hybrid.models.ops.decode_lora import DecodeLora
 from hybrid.models.ops.lora import LoraBatch
 from hybrid.models.ops.triton import norm, sampling
 from hybrid.models.weights import Weights
@@ -97,30 +98,51 @@ def test_a_step_asks_the_device_for_nothing(name: str, launched: list[str]) -> N
     assert 0 < launched.count("attend") == 2 * launched.count("write")  # decodes and chunks
 
 
+def with_room(model: Decoder) -> Decoder:
+    """Adapters lie in all rank units and change everything."""
+    for site in model.lora_sites:
+        site.allocate(UNITS, torch.bfloat16, META)
+        site.filled[:] = True
+    return model
+
+
+@pytest.mark.parametrize("adapted", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_graph_can_hold_a_decode_step(name: str, launched: list[str]) -> None:
+def test_a_graph_can_hold_a_decode_step(name: str, adapted: bool, launched: list[str]) -> None:
+    """Of rows behind images, where ropes know three positions; with adapters of any row, and without."""
     model, rows = decoder(name), 5
     with META:
         caches = caches_for(model, rows)
-        token_ids, positions, lines = torch.zeros(3, rows, dtype=torch.int64)
+        token_ids, positions, lines, turned = torch.zeros(4, rows, dtype=torch.int64)
         table = torch.zeros((rows + 1, 100), dtype=torch.int32)
         slots = torch.zeros(rows + 1, dtype=torch.int64)
-        context = DecodeContext(token_ids, positions, lines, table, table, slots, caches)
+    lora = DecodeLora(rows, UNITS, 2, META) if adapted else None
+    if adapted:
+        with_room(model)
+    context = DecodeContext(token_ids, positions, lines, table, table, slots, caches, turned, lora)
     with torch.inference_mode():
         model.forward(context)  # may upload what is kept
         with Copies(none=True):
             assert model.forward(context).device == META
     assert launched.count("cut") in (2, 4)
+    for kernel, beside in (("lora_shrink", "attend"), ("shrink_choices", "into_experts")):
+        assert launched.count(kernel) >= launched.count(beside) if adapted else kernel not in launched
 
 
-def test_nor_does_one_with_adapters(launched: list[str]) -> None:
-    model = decoder("Falcon-H1-3B")
-    for site in model.lora_sites:
-        site.allocate(UNITS, torch.bfloat16, META)
-        site.filled[:] = True
+@pytest.mark.parametrize("name", ["Falcon-H1-3B", "gemma-4-26B-A4B"])
+def test_nor_does_one_with_adapters(name: str, launched: list[str]) -> None:
+    """The second one changes experts, and tables that are looked up."""
+    model = with_room(decoder(name))
     units = np.array([[2, -1]] + [[-1, -1]] * 5 + [[1, 0]] * 20)
     step(model, [9, 0, 3], [1, 5, 20], LoraBatch(units))
     assert launched.count("lora_shrink") > len(model.spec.layers)
+    assert launched.count("shrink_choices") == launched.count("into_experts")
+    assert ("shrink_choices" in launched) == (name != "Falcon-H1-3B")
+
+
+def test_tables_are_filled_without_waiting() -> None:
+    with Copies():
+        DecodeLora(8, UNITS, 2, META).fill(LoraBatch(np.array([[2, -1], [-1, -1], [1, 0]])))
 
 
 @pytest.mark.parametrize("by_weight", [False, True])
