@@ -13,6 +13,7 @@ from torch import nn
 
 from .checked import one_line
 from .inputs import EncoderInput
+from .upload import upload
 
 DECODERS = ("language_model", "text_model")  # what transformers' whole models call their text decoder
 
@@ -58,7 +59,7 @@ class TransformersEncoder:
         return batch
 
     def _tensor(self, values: Any) -> torch.Tensor:
-        tensor = torch.from_numpy(values).to(self._device)
+        tensor = upload(values, self._device)
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
 

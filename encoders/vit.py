@@ -57,7 +57,7 @@ class _Block:
 
 
 class VisionTower:
-    """Call it: pixel values [n, 3, S, S] in [-1, 1] -> [n, num_image_tokens, decoder hidden size].
+    """Call it: pixel values [n, 3, S, S] in [-1, 1], on `device` -> [n, num_image_tokens, decoder hidden size].
 
     get: a tensor by its name in the checkpoint without the prefix `vision.`, in the dtype and on the device to run
     with. Each is asked for once and kept.
@@ -77,7 +77,7 @@ class VisionTower:
         self.sizes = sizes
         self.projections: dict[str, nn.Linear] = {}  # that adapters may change, by name
         patch = affine("patch_embed")
-        self.dtype = patch.weight.dtype
+        self.device, self.dtype = patch.weight.device, patch.weight.dtype
         self._patch = _Affine(patch.weight.flatten(1), patch.bias)  # [hidden, 3 * patch_size ** 2]
         self._positions = get("pos_embed")
         self._blocks = tuple(
@@ -101,9 +101,7 @@ class VisionTower:
             raise ValueError(f"pixel values have shape {list(pixel_values.shape)}, expected [n, 3, {side}, {side}]")
         count, grid, patch = pixel_values.shape[0], side // sizes.patch_size, sizes.patch_size
         # 1. patches, row-major, each flattened as the convolution's kernel is
-        pixels = pixel_values.to(device=self._positions.device, dtype=self.dtype).view(
-            count, 3, grid, patch, grid, patch
-        )
+        pixels = pixel_values.to(self.dtype).view(count, 3, grid, patch, grid, patch)
         patches = pixels.permute(0, 2, 4, 1, 3, 5).reshape(count, grid * grid, -1)
         x = self._patch.linear(patches) + self._positions
         # 2. transformer

@@ -208,15 +208,15 @@ def _memory(args: EngineArgs, device: torch.device, working: WorkingMemory) -> i
 def _device(name: str | torch.device | None) -> torch.device:
     """Raises ValueError for a device that is not there."""
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if not isinstance(name, str | torch.device):
         raise ValueError(f"device must be a name such as 'cpu' or 'cuda:1', got {name!r}")
     try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()  # on "meta" nothing has a value
+        there = torch.zeros(1, device=torch.device(name))
+        there.item()  # on "meta" nothing has a value
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         raise ValueError(f"device {str(name)!r} cannot be used: {str(error).splitlines()[0][:200]}") from None
-    return device
+    return there.device  # with its number
 
 
 def _eos_token_ids(model: Model, generation_defaults: Mapping[str, Any]) -> tuple[int, ...]:

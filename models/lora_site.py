@@ -11,6 +11,8 @@ from torch.nn.functional import pad
 
 from hybrid.pools.specs import LORA_RANK_UNIT
 
+from .ops.transfer import moved
+
 
 class LoraSite:
     """The module `name`, whose output is columns offset .. offset + outputs - 1 of a projection.
@@ -52,16 +54,20 @@ class LoraSite:
         self.b = torch.zeros((*units, LORA_RANK_UNIT, self.outputs), dtype=dtype, device=device)
 
     def write(self, units: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        """Mutates: these units [n] hold b [outputs, r] @ a [r, inputs] (stacked experts: [E, ...] each), r <= 8 n."""
-        a, b = a.to(self.a.device, torch.float32), b.to(self.b.device, torch.float32)
+        """Mutates: these units [n] hold b [outputs, r] @ a [r, inputs] (stacked experts: [E, ...] each), r <= 8 n.
+
+        All of them may be on the host, where a step waits for nothing.
+        """
+        a, b = (moved(matrix, self.a.device).float() for matrix in (a, b))
         b = b * (self._scale[:, None] if isinstance(self._scale, torch.Tensor) else self._scale)
         if self._order is not None:
             b = b[..., self._order, :]
         if self._columns is not None:
             a = a * self._columns
         a, b = _in_units(a, len(units)), _in_units(b.mT, len(units))
-        self.a[..., units, :, :] = (a.mT if self.table else a).to(self.a.dtype)
-        self.b[..., units, :, :] = b.to(self.b.dtype)
+        where = moved(units, self.a.device)
+        self.a[..., where, :, :] = (a.mT if self.table else a).to(self.a.dtype)
+        self.b[..., where, :, :] = b.to(self.b.dtype)
         self.fill(units)
 
     def fill(self, units: torch.Tensor) -> None:
@@ -78,7 +84,7 @@ class LoraSite:
 
     def _set_filled(self, units: torch.Tensor, filled: bool) -> None:
         self.filled[units.numpy(force=True)] = filled
-        self.live[units] = filled
+        self.live[moved(units, self.live.device)] = filled
 
 
 def _in_units(ranks: torch.Tensor, units: int) -> torch.Tensor:

@@ -25,7 +25,7 @@ class Weights:
     ) -> None:
         self._source = source
         self.dtype = dtype
-        self.device = device
+        self.device = torch.empty(0, device=device).device  # of "cuda" with its number, as tensors say it
         self._sites: list[LoraSite] = []
 
     @property

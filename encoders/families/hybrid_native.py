@@ -13,6 +13,7 @@ from torch import nn
 from ..images import mm_hash
 from ..inputs import EncoderInput, ProcessedImage, VisionFacts
 from ..preprocess import preprocess
+from ..upload import upload
 from ..vit import VisionTower
 from . import GetTensor
 
@@ -30,7 +31,7 @@ class NativeEncoder:
 
     def __call__(self, inputs: Sequence[EncoderInput]) -> Sequence[torch.Tensor]:
         pixels = np.stack([entry.arrays["pixel_values"] for entry in inputs])
-        return self.tower(torch.from_numpy(pixels)).unbind()
+        return self.tower(upload(pixels, self.tower.device)).unbind()
 
 
 @dataclass(frozen=True, slots=True)

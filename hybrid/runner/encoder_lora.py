@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hybrid.models.lora_site import LoraSite
+from hybrid.models.ops.transfer import upload
 from hybrid.scheduler.plan import Ints
 
 
@@ -21,6 +22,7 @@ class EncoderLora:
     def __init__(self, projections: Mapping[str, nn.Linear], targets: Collection[str]) -> None:
         """targets: names of the projections that adapters may change, and of anything else."""
         self._units: Ints | None = None
+        self._where = torch.zeros(0, dtype=torch.int64)  # the same on the device
         self.sites: list[LoraSite] = []
         for name, module in projections.items():
             if name in targets:
@@ -32,6 +34,8 @@ class EncoderLora:
     def applied(self, units: Ints | None) -> Iterator[None]:
         """units: of the adapter; None: the base model."""
         self._units = units
+        if units is not None and self.sites:
+            self._where = upload(units, self.sites[0].a.device)
         try:
             yield
         finally:
@@ -41,6 +45,6 @@ class EncoderLora:
         units = self._units
         if units is None or not site.filled[units[0]]:
             return output
-        a, b = site.a[units].flatten(0, 1), site.b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
+        a, b = (matrices[self._where].flatten(0, 1) for matrices in (site.a, site.b))  # [r, inputs], [r, outputs]
         x: torch.Tensor = inputs[0]
         return output + ((x.to(a.dtype) @ a.t()) @ b).to(output.dtype)

@@ -15,6 +15,7 @@ from hybrid.encoders.inputs import Encoder
 from hybrid.models.blueprint.model import Model
 from hybrid.models.decoder import Decoder
 from hybrid.models.loading import open_checkpoint
+from hybrid.models.ops.transfer import make_current
 from hybrid.models.weights import Weights
 
 
@@ -42,7 +43,7 @@ def load(
     """
     checkpoint = open_checkpoint(path)
     model = checkpoint.model if images else replace(checkpoint.model, vision=None)
-    target = torch.device(device)
+    target = make_current(torch.device(device))
     if dtype is None:
         dtype = checkpoint.dtype if target.type != "cpu" or _fast_bfloat16() else torch.float32
     try:

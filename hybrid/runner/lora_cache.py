@@ -55,7 +55,7 @@ class LoraCache:
     def load(self, adapter: LoadAdapter, weights: AdapterWeights) -> None:
         """Mutates: the units hold this adapter from now on, and nothing else."""
         assert len(adapter.units) <= self._most_units, f"{len(adapter.units)} rank units of one adapter"
-        units = torch.from_numpy(adapter.units).to(self._device)
+        units = torch.from_numpy(adapter.units)
         for site in self.sites:
             matrices = weights.modules.get(site.name)
             if matrices is None:

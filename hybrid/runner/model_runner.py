@@ -19,7 +19,7 @@ from hybrid.models.context import Context
 from hybrid.models.image_positions import ImagePositions
 from hybrid.models.lora_site import LoraSite
 from hybrid.models.ops.lora import LoraBatch
-from hybrid.models.ops.transfer import Download, upload
+from hybrid.models.ops.transfer import Download, make_current, upload
 from hybrid.pools.sizing import PoolSizes
 from hybrid.pools.specs import ModelSpec
 from hybrid.sampling_params import SamplingParams
@@ -101,7 +101,7 @@ class ModelRunner:
         if encoder is not None and model.spec.encoder is None:
             raise ValueError("the model takes no images, but an encoder was given")
         self.sizes = sizes
-        self.device = torch.device(device)
+        self.device = make_current(torch.device(device))
         self.dtype = model.dtype
         self.caches = Caches(model.spec, sizes, self.device)
         self.num_encoded_images = 0  # since the start
@@ -153,8 +153,8 @@ class ModelRunner:
     def launch(self, plan: StepPlan, grammar: Masks | None = None) -> Callable[[], RunnerOutput]:
         """Starts one plan; its result is to be called for, in the order of the plans. Mutates caches and mirror.
 
-        On a GPU nothing waits for the device, except where rows with penalties need tokens of the plan before, and for
-        adapters and images. A CPU computes here.
+        On a GPU nothing waits for the device, except for drafts, where rows with penalties need tokens of the plan
+        before, and where a vision tower asks for something. A CPU computes here.
 
         grammar: called once the model has been launched; row id -> bitmask of allowed tokens [ceil(vocab_size / 32)],
         for every row with `needs_grammar` that samples.
@@ -162,6 +162,7 @@ class ModelRunner:
         FloatingPointError, naming the requests whose logits are not finite; what was launched after such a plan counts
         for none of its rows.
         """
+        make_current(self.device)  # a step may run in another thread than the one before
         mirror = self.mirror
         # 1. rows and deltas
         for new in plan.new_rows:
@@ -260,8 +261,8 @@ class ModelRunner:
                     embeddings = self._encoder([entry for _, entry in images])
                 for (image, _), tokens in zip(images, embeddings):
                     assert len(image.slots) == len(tokens), f"{len(image.slots)} slots for {len(tokens)} image tokens"
-                    slots = torch.tensor(image.slots, device=self.device)
-                    self.caches.encoder[slots] = tokens.to(self.caches.encoder.dtype)
+                slots = upload(np.concatenate([image.slots for image, _ in images]), self.device)
+                self.caches.encoder.index_copy_(0, slots, torch.cat(list(embeddings)).to(self.caches.encoder.dtype))
         self.num_encoded_images += len(plan.encode)
 
 

@@ -4,6 +4,7 @@ import torch
 
 from ..blueprint import parts
 from ..weights import Weights
+from . import rotary
 from .linear import Linear
 from .norm import Norm
 from .step import Step
@@ -27,6 +28,8 @@ class Attention:
         self._q_norm = None if part.q_norm is None else Norm(part.q_norm, weights)
         self._k_norm = None if part.k_norm is None else Norm(part.k_norm, weights)
         self._v_norm = None if part.v_norm is None else Norm(part.v_norm, weights)
+        if part.rope is not None:
+            rotary.constants(part.rope, weights.device)
         self._sinks = weights.float(f"{part.name}.sinks") if part.sinks else None
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:

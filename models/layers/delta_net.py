@@ -91,6 +91,6 @@ def _sites(part: recurrent.GatedDeltaNet, weights: Weights) -> list[LoraSite]:
     for name in read:
         outputs, inputs = shapes[name]
         mine = order[offset : offset + outputs] - offset  # every projection's rows stay together
-        sites.append(weights.site(name.removesuffix(".weight"), inputs, outputs, offset, order=mine))
+        sites.append(weights.site(name.removesuffix(".weight"), inputs, outputs, offset, order=mine.to(weights.device)))
         offset += outputs
     return sites

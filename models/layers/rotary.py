@@ -23,7 +23,7 @@ class Rotary:
     @classmethod
     def at(cls, rope: Rope, positions: torch.Tensor, dtype: torch.dtype) -> "Rotary":
         """positions [T] int64, or [3, T] for a rope with `axes`. Angles are computed in float32."""
-        frequencies, axes = _constants(rope, positions.device)
+        frequencies, axes = constants(rope, positions.device)
         if positions.ndim == 1:
             turns = positions[:, None]
         else:
@@ -39,7 +39,8 @@ class Rotary:
 
 
 @cache
-def _constants(rope: Rope, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Inverse frequencies and axes on the device. Kept: a copy from the host would make every step wait."""
+def constants(rope: Rope, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Inverse frequencies and axes on the device. Kept, and first asked for when a layer is built: a step would wait
+    for the copy from the host."""
     axes = None if rope.axes is None else torch.tensor(rope.axes, device=device)
     return torch.tensor(rope.inverse_frequencies, dtype=torch.float32, device=device), axes

@@ -7,6 +7,7 @@ import torch
 from ..blueprint import zamba2
 from ..ops.elementwise import activate_and_multiply
 from ..weights import Weights
+from . import rotary
 from .linear import Linear
 from .mamba2 import Mamba2
 from .norm import Norm
@@ -31,6 +32,8 @@ class SharedBlock:
     def __init__(self, block: zamba2.SharedBlock, weights: Weights) -> None:
         attention, mlp = f"{block.name}.self_attn", f"{block.name}.feed_forward"
         self._block = block
+        if block.rope is not None:
+            rotary.constants(block.rope, weights.device)
         self._attention_norm = Norm(block.attention_norm, weights)
         self._qkv = Linear.load(weights, [f"{attention}.{projection}_proj" for projection in "qkv"])
         self._out = Linear.load(weights, (f"{attention}.o_proj",))

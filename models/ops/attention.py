@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from ..context import AttentionCache, BlockTables, ForwardContext, Ints
+from .transfer import upload
 from .workspace import Workspace
 
 QUERIES_PER_PIECE = 256
@@ -131,7 +132,7 @@ class TorchAttention:
         block, offset = np.divmod(tables.slot_mapping, block_size)
         heads = np.arange(2 * num_kv_heads)
         writes = (block[:, None] * len(heads) + heads) * block_size + offset[:, None]  # [T, 2 * num_kv_heads]
-        return cls(torch.from_numpy(writes.reshape(-1)).to(cache.kv.device), groups, tuple(chunks), workspace)
+        return cls(upload(writes.reshape(-1), cache.kv.device), groups, tuple(chunks), workspace)
 
     def __call__(
         self,
@@ -280,11 +281,11 @@ def _decode_group(
     absent = ((key_value + row) * num_kv_heads + np.arange(num_kv_heads)[:, None]) * width + key
     bias = np.where(hidden, np.float32("-inf"), np.float32(0))
     return _DecodeGroup(
-        tokens=None if rows is None else torch.from_numpy(rows).to(device),
+        tokens=None if rows is None else upload(rows, device),
         num_rows=count,
-        parts=torch.from_numpy(_parts(blocks, num_kv_heads)).to(device),
-        absent=torch.from_numpy(absent.reshape(-1)).to(device) if len(row) else None,
-        bias=torch.from_numpy(bias).to(device=device, dtype=cache.kv.dtype)[:, None, None],
+        parts=upload(_parts(blocks, num_kv_heads), device),
+        absent=upload(absent.reshape(-1), device) if len(row) else None,
+        bias=upload(bias, device).to(cache.kv.dtype)[:, None, None],
         workspace=workspace,
     )
 
@@ -323,5 +324,5 @@ def _plan_chunk(
             bias = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
             bias.masked_fill_(~visible, float("-inf"))
         pieces.append(_Piece(start + offset, end + offset, first_key - first, end_key - first, bias))
-    parts = torch.from_numpy(_parts(blocks[None], num_kv_heads)).to(like.device)
+    parts = upload(_parts(blocks[None], num_kv_heads), like.device)
     return _Chunk(parts, first - first_block * block_size, tuple(pieces))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..lora_site import LoraSite
 from . import cpu
 from .choice import choose
+from .transfer import upload
 
 if TYPE_CHECKING:  # triton is not installed everywhere
     from .triton.lora import TritonLora
@@ -33,7 +34,7 @@ class LoraBatch:
         if owner is None:
             units, owner = np.unique(units, axis=0, return_inverse=True)
         self._of_adapters, self._owner = units, owner.reshape(-1)
-        self._made: list[tuple[torch.Tensor, Ints]] | None = None
+        self._made: list[tuple[torch.Tensor, torch.Tensor, int]] | None = None
         self._planned: TritonLora | None = None
 
     def select(self, tokens: Ints) -> LoraBatch:
@@ -59,8 +60,8 @@ class LoraBatch:
             )
             return
         columns = out[:, site.offset : site.offset + site.outputs]
-        for tokens, units in self._groups(out.device):
-            if site.filled[units[0]]:
+        for tokens, units, first in self._groups(out.device):
+            if site.filled[first]:
                 a, b = every_a[units].flatten(0, 1), every_b[units].flatten(0, 1)  # [r, inputs], [r, outputs]
                 columns.index_add_(0, tokens, ((x[tokens] @ a.t()) @ b).to(out.dtype))
 
@@ -71,8 +72,8 @@ class LoraBatch:
         if choose(out.device) == "triton":
             self.kernels(out.device).add_rows(site, token_ids, out)
             return
-        for tokens, units in self._groups(out.device):
-            if site.filled[units[0]]:
+        for tokens, units, first in self._groups(out.device):
+            if site.filled[first]:
                 low = site.a[units][:, token_ids[tokens]]  # [units, n, 8]
                 out.index_add_(0, tokens, torch.einsum("unr,uro->no", low, site.b[units]).to(out.dtype))
 
@@ -99,10 +100,12 @@ class LoraBatch:
                 found.append((np.flatnonzero(self._owner == index), units[units >= 0]))
         return found
 
-    def _groups(self, device: torch.device) -> list[tuple[torch.Tensor, Ints]]:
-        """Per adapter: its tokens, on the device, and its units. Made once."""
+    def _groups(self, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
+        """Per adapter: its tokens and its units, on the device, and the first unit. Made once."""
         if self._made is None:
-            self._made = [(torch.from_numpy(tokens).to(device), units) for tokens, units in self.groups]
+            self._made = [
+                (upload(tokens, device), upload(units, device), int(units[0])) for tokens, units in self.groups
+            ]
         return self._made
 
     def kernels(self, device: torch.device) -> TritonLora:

@@ -7,6 +7,15 @@ import torch
 from numpy.typing import NDArray
 
 
+def make_current(device: torch.device) -> torch.device:
+    """The device, a GPU with its number. Mutates, for this thread: Triton launches kernels on the current device; torch
+    goes where its tensors are."""
+    if device.type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        torch.cuda.set_device(device)
+    return device
+
+
 def staged(values: NDArray[Any], device: torch.device) -> torch.Tensor:
     """The values on the host, in pinned memory where the device is a GPU: a copy from elsewhere waits for the step."""
     host = torch.from_numpy(np.ascontiguousarray(values))
@@ -16,6 +25,13 @@ def staged(values: NDArray[Any], device: torch.device) -> torch.Tensor:
 def upload(values: NDArray[Any], device: torch.device) -> torch.Tensor:
     """The values on the device."""
     return staged(values, device).to(device, non_blocking=True)
+
+
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor, of the host or of the device, on the device."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 class Download:

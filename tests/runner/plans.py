@@ -193,7 +193,7 @@ class PlanDriver:
         seed: int = 0,
         stale: bool = True,
         device: torch.device | str = "cpu",
-        decode_graphs: bool = False,
+        decode_graphs: bool | None = False,
         adapters: AdapterSource | None = None,
         lora_targets: Collection[str] = (),
     ) -> None:
