@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from hybrid.models.context import AttentionCache, BlockTables, DecodeContext, ForwardContext, Ints, Snapshots
-from hybrid.models.ops.dispatch import AttentionRun, TorchOps
+from hybrid.models.ops.dispatch import AttentionRun
+from hybrid.models.ops.torch_ops import TorchOps
 from hybrid.models.ops.triton.ops import TritonOps
 
 from .gpu_case import Case, Tensors, Work, written

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..context import AttentionCache, BlockTables, DecodeContext, ForwardContext, Ints, StateCache
+from ..context import AttentionCache, BlockTables, ForwardContext, Ints, StateCache
 from .attention import Decodes, Scores, TorchAttention
 from .conv import conv_chunks, conv_decodes
-from .decode import DecodeAttention, DecodeRecurrent
 from .recurrent import Operation, Operations, TorchRecurrent
 from .recurrent_plan import Decodes as RecurrentDecodes
 from .ssd import ssd_chunks, ssd_decodes
-from .workspace import Workspace
+from .torch_ops import TorchOps
 
 float32 = np.float32
 
@@ -56,14 +55,10 @@ def kernels() -> ModuleType:
     return started
 
 
-class CpuOps:
-    """See `dispatch.Ops`."""
+class CpuOps(TorchOps):
+    """See `dispatch.Ops`. Steps of decodes alone, as graphs have them, are plain torch."""
 
     name = "cpu"
-    captures = False
-
-    def __init__(self) -> None:
-        self._workspace = Workspace()
 
     def plan_attention(
         self,
@@ -79,20 +74,6 @@ class CpuOps:
 
     def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> TorchRecurrent:
         return TorchRecurrent.plan(context, cache, OPERATIONS)
-
-    def plan_decode_attention(
-        self,
-        context: DecodeContext,
-        table: torch.Tensor,
-        sliding_window: int | None,
-        cache: AttentionCache,
-        num_heads: int,
-    ) -> DecodeAttention:
-        del num_heads
-        return DecodeAttention.plan(context, table, sliding_window, cache)
-
-    def plan_decode_recurrent(self, context: DecodeContext) -> DecodeRecurrent:
-        return DecodeRecurrent.of_decodes(context)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,9 @@ import torch
 
 from ..context import AttentionCache, BlockTables, DecodeContext, ForwardContext, StateCache
 from . import cpu
-from .attention import TorchAttention
 from .choice import choose, packages_take_part
-from .decode import DecodeAttention, DecodeRecurrent
 from .packages.shapes import RecurrentShapes
-from .recurrent import TorchRecurrent
-from .workspace import Workspace
+from .torch_ops import TorchOps
 
 
 class AttentionRun(Protocol):
@@ -138,44 +135,6 @@ class Ops(Protocol):
         ...
 
     def plan_decode_recurrent(self, context: DecodeContext) -> RecurrentRun: ...
-
-
-class TorchOps:
-    """Plain torch, any device: the reference that kernels are compared with."""
-
-    name = "torch"
-    captures = False
-
-    def __init__(self) -> None:
-        self._workspace = Workspace()
-
-    def plan_attention(
-        self,
-        context: ForwardContext,
-        tables: BlockTables,
-        sliding_window: int | None,
-        cache: AttentionCache,
-        num_heads: int,
-    ) -> AttentionRun:
-        del num_heads
-        return TorchAttention.plan(context, tables, sliding_window, cache, self._workspace)
-
-    def plan_recurrent(self, context: ForwardContext, cache: StateCache) -> RecurrentRun:
-        return TorchRecurrent.plan(context, cache)
-
-    def plan_decode_attention(
-        self,
-        context: DecodeContext,
-        table: torch.Tensor,
-        sliding_window: int | None,
-        cache: AttentionCache,
-        num_heads: int,
-    ) -> AttentionRun:
-        del num_heads
-        return DecodeAttention.plan(context, table, sliding_window, cache)
-
-    def plan_decode_recurrent(self, context: DecodeContext) -> RecurrentRun:
-        return DecodeRecurrent.of_decodes(context)
 
 
 def select_ops(device: torch.device, shapes: RecurrentShapes | None = None) -> Ops:

@@ -5,7 +5,8 @@ import torch
 
 from hybrid.models.ops import choice, cpu
 from hybrid.models.ops.choice import choose
-from hybrid.models.ops.dispatch import TorchOps, select_ops
+from hybrid.models.ops.dispatch import select_ops
+from hybrid.models.ops.torch_ops import TorchOps
 from hybrid.models.ops.triton.ops import TritonOps
 
 CPU, CUDA, META = torch.device("cpu"), torch.device("cuda"), torch.device("meta")

@@ -9,7 +9,8 @@ import torch
 
 from hybrid.models.context import AttentionCache, BlockTables, ForwardContext, Snapshots, StateCache
 from hybrid.models.ops import cpu, elementwise
-from hybrid.models.ops.dispatch import Ops, TorchOps
+from hybrid.models.ops.dispatch import Ops
+from hybrid.models.ops.torch_ops import TorchOps
 from tests.models.forward import chunked_logits
 from tests.runner.plans import native_model, random_reference, reference_logits, small_config
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hybrid.models.context import AttentionCache, ImageTokens
-from hybrid.models.ops.dispatch import TorchOps
+from hybrid.models.ops.torch_ops import TorchOps
 from hybrid.models.ops.triton.attention import Tiling, TritonAttention
 from hybrid.models.ops.workspace import Workspace
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hybrid.models.context import AttentionCache, DecodeContext
-from hybrid.models.ops.dispatch import TorchOps
+from hybrid.models.ops.torch_ops import TorchOps
 from hybrid.models.ops.triton.attention import Tiling
 from hybrid.models.ops.triton.decode_attention import plan_decodes
 

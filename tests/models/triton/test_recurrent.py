@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from hybrid.models.context import DeferredStates, StateCache
-from hybrid.models.ops.dispatch import Ops, RecurrentRun, TorchOps
+from hybrid.models.ops.dispatch import Ops, RecurrentRun
 from hybrid.models.ops.recurrent import TorchRecurrent
+from hybrid.models.ops.torch_ops import TorchOps
 from hybrid.models.ops.triton.ops import TritonOps
 from hybrid.models.ops.triton.recurrent import TritonRecurrent
 from hybrid.models.ops.triton.recurrent_tables import Decodes, RecurrentTables
