@@ -40,7 +40,7 @@ class EngineArgs:
     device: as torch names it; None: "cuda" where there is one, else "cpu".
     enforce_eager: on a GPU, steps that only decode are not captured as CUDA graphs.
     async_scheduling: the next step is planned and launched while one runs; None: on a GPU, as a CPU gains nothing by
-        it. `max_plans_in_flight` says how many more.
+        it. `max_plans_in_flight`, given instead, says how many steps are out at most.
     num_threads: CPU threads of torch, for the whole process; None leaves them as they are.
     seed: of requests that bring none.
     num_full_blocks, num_window_blocks, num_state_slots, encoder_tokens: pool sizes that replace the computed ones; an

@@ -31,7 +31,6 @@ class LaunchedStep:
         self, plan: StepPlan, sampling: Sampling, wanted: WantedLogits, drafted: Drafted | None, mirror: RowMirror
     ) -> None:
         self.plan = plan
-        self.has_drafts = bool(plan.num_draft_tokens.any())
         self.settled = False
         self._sampling = sampling
         self._owner = wanted.owner
@@ -45,7 +44,7 @@ class LaunchedStep:
         self._void: set[int] = set()
         self._output: RunnerOutput | None = None
         self._error: Exception | None = None
-        if not self.has_drafts:
+        if not drafts.any():
             mirror.expect(self._rows, self._positions)
 
     @property
@@ -56,14 +55,14 @@ class LaunchedStep:
     def settle(self) -> None:
         """Waits for the device. Mutates the mirror: it knows the sampled tokens; and the states of rows with drafts."""
         try:
-            sampled = self._sampling.wait(self._void)
-        except Exception as error:
+            try:
+                sampled = self._sampling.wait(self._void)
+            except NonFiniteLogits as error:
+                self._error = error
+                sampled = self._sampling.wait(self._rows.tolist())
+            self._output = self._learn(sampled)
+        except Exception as error:  # the device is gone, and with it the tokens
             self._error = error
-            if not isinstance(error, NonFiniteLogits):  # the device is gone, and with it the tokens
-                self.settled = True
-                return
-            sampled = self._sampling.wait(self._rows.tolist())
-        self._output = self._learn(sampled)
         self.settled = True
 
     def ignore(self, failed: "LaunchedStep") -> None:
@@ -133,7 +132,8 @@ class LaunchedSteps:
         """Waits for the step, and for those before it. Mutates: plans that are made from now on know whether it failed.
         Raises the error with which it did."""
         self.settle(step)
-        self._failed = [failed for failed in self._failed if failed is not step]
+        # nor do those before it matter, whose launch or wait was interrupted: nobody will ask for them
+        self._failed = [failed for failed in self._failed if failed.plan.step_id > step.plan.step_id]
         return step.output()
 
 

@@ -183,7 +183,7 @@ class ModelRunner:
         self._encode(plan)
         # 4. decoder with snapshots
         if len(plan.rows) == 0:
-            return partial(_nothing_sampled, plan, Download(torch.empty(0, device=self.device)))
+            return _nothing_sampled(plan, self.device)
         lora: LoraBatch | None = None
         drafted: Drafted | None = None
         if self.graphs is not None and self.graphs.serves(plan, mirror):
@@ -206,7 +206,7 @@ class ModelRunner:
             hidden = self._model.forward(batch.context)
             wanted, lora, drafted = batch.logits, batch.context.lora, batch.drafted
         if len(wanted.rows) == 0:
-            return partial(_nothing_sampled, plan, Download(torch.empty(0, device=self.device)))
+            return _nothing_sampled(plan, self.device)
         # 5. sampling
         logits = self._model.compute_logits(
             hidden.index_select(0, upload(wanted.tokens, self.device)),
@@ -217,12 +217,13 @@ class ModelRunner:
         if (mirror.token_ids[wanted.rows[penalised], wanted.positions[penalised] - 1] == UNKNOWN).any():
             self._launched.settle()  # penalties are for tokens that the host knows
         sampling = sample(logits, wanted.rows, wanted.positions, mirror, mask)
+        has_drafts = bool(plan.num_draft_tokens.any())
+        if not has_drafts:
+            self._latest.put(wanted.rows, sampling.tokens)
         step = LaunchedStep(plan, sampling, wanted, drafted, mirror)
         self._launched.add(step)
-        if step.has_drafts:
+        if has_drafts:
             self._launched.settle()  # how many were accepted, the next plan has to know
-        else:
-            self._latest.put(wanted.rows, sampling.tokens)
         return partial(self._launched.result, step)
 
     def _capture(self, wanted: bool | None) -> DecodeGraphs | None:
@@ -266,10 +267,15 @@ class ModelRunner:
         self.num_encoded_images += len(plan.encode)
 
 
-def _nothing_sampled(plan: StepPlan, end: Download) -> RunnerOutput:
-    """Of a plan without a sampling row, once the device has come to its end."""
-    end.wait()
-    return RunnerOutput(StepResult.one_each(plan.step_id, np.zeros(0, dtype=np.int32)), ())
+def _nothing_sampled(plan: StepPlan, device: torch.device) -> Callable[[], RunnerOutput]:
+    """The result of a plan without a sampling row, once the device has come to its end."""
+    end = Download(torch.empty(0, device=device))
+
+    def result() -> RunnerOutput:
+        end.wait()
+        return RunnerOutput(StepResult.one_each(plan.step_id, np.zeros(0, dtype=np.int32)), ())
+
+    return result
 
 
 def _grammar_mask(plan: StepPlan, wanted: WantedLogits, grammar: Masks | None) -> GrammarMask | None:

@@ -18,7 +18,8 @@ def _counts(token_ids: TokenIds, begin: Ints, end: Ints, like: torch.Tensor) -> 
     width = int(end.max(initial=0))
     column = np.arange(width)
     inside = (column >= begin[:, None]) & (column < end[:, None])
-    ids = upload(token_ids[:, :width].astype(np.int64), like.device)
+    known = np.where(inside, token_ids[:, :width], 0)  # elsewhere there may be tokens of former owners, also UNKNOWN
+    ids = upload(known.astype(np.int64), like.device)
     ones = upload(inside, like.device).to(like.dtype)
     return torch.zeros_like(like).scatter_add_(1, ids, ones)
 

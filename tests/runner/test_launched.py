@@ -123,6 +123,21 @@ def test_what_is_launched_after_a_failed_step_counts_for_none_of_its_rows() -> N
         first()  # however often one asks
 
 
+def test_a_failed_step_whose_result_nobody_asked_for_hides_no_later_failure() -> None:
+    """As after an interrupt."""
+    driver = new_driver(poison=True)
+    driver.add("bad", [*prompt_of(4, 1), POISON])
+    launch(driver, {"bad": 5})
+    row = driver.requests["bad"].row
+    driver.finish("bad")
+    driver.add("worse", [*prompt_of(6, 1), POISON])
+    assert driver.requests["worse"].row == row
+    driver.add("good", prompt_of(3, 2))
+    launch(driver, {"good": 3})()
+    with pytest.raises(NonFiniteLogits, match="request worse"):
+        launch(driver, {"worse": 7})()
+
+
 @pytest.mark.parametrize("in_flight", [1, 2, 3])
 def test_the_request_to_blame_ends_alone(in_flight: int) -> None:
     llm = LLM("tiny", memory="32MiB", max_num_seqs=4, max_plans_in_flight=in_flight)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hybrid.runner.draws import uniform
-from hybrid.runner.row_mirror import RowMirror
+from hybrid.runner.row_mirror import UNKNOWN, RowMirror
 from hybrid.runner.sampler import GrammarMask, NonFiniteLogits, Sampled, accept_drafts, sample
 from hybrid.runner.sampling_columns import token_bias
 from hybrid.runner.truncation import truncate
@@ -25,7 +25,7 @@ class Rows:
     def __init__(self, requests: list[tuple[SamplingParams, list[int], int]], vocab: int = VOCAB) -> None:
         """requests: parameters, known tokens, how many of these are prompt. The seed of row i is i + 1."""
         self.mirror = RowMirror(runner_sizes(num_rows=len(requests)))
-        self.mirror.token_ids[:] = 7  # a former owner's
+        self.mirror.token_ids[:] = (7, UNKNOWN) * (self.mirror.token_ids.shape[1] // 2) + (7,)  # a former owner's
         for row, (params, tokens, num_prompt) in enumerate(requests):
             known = np.array(tokens, dtype=np.int32)
             self.mirror.start_row(NewRow(row, f"r{row}", known, num_prompt, 0, 0, 0))

@@ -1,7 +1,7 @@
 """Simulation: the real scheduler, driven as the engine drives it, in a time that jumps from event to event.
 
-`AsyncEngine` takes what has arrived between two steps; `Engine.step` plans as far ahead as plans may be in flight,
-waits for each execution, and commits the oldest result. So does this, with a StepTime instead of a runner, columns of
+`AsyncEngine` takes what has arrived between two steps; `Engine.step` plans and launches as far ahead as plans may be in
+flight, waits for the oldest result, and commits it. So does this, with a StepTime instead of a runner, columns of
 tokens instead of texts, and no waiting. The same workload and engine always give the same outcome.
 """
 
