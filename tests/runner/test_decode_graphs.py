@@ -178,7 +178,7 @@ def test_padding_is_inert_with_adapters(mixers: str, count: int) -> None:
 @pytest.mark.parametrize("adapted", [False, True])
 def test_padding_is_inert_in_kernels(adapted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    check_padded_steps("mFs", 3, steps=2, growth=2, adapted=adapted)
+    check_padded_steps("mFs", 3, steps=1 if adapted else 2, growth=2, adapted=adapted)
 
 
 @pytest.mark.parametrize(("mixers", "count", "ops"), [("mM", 4, "torch"), ("mFsM", 3, ""), ("mF", 2, "triton")])
@@ -385,8 +385,14 @@ no_waiting = cast(Callable[[], AbstractContextManager[object]], NoWaiting)  # to
 
 @pytest.mark.parametrize("case", FAMILIES)
 def test_a_graph_can_hold_what_is_captured(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With adapters and without."""
+    """With adapters and without. Kernels are not run, but for those that are in a graph already: the interpreter would
+    only take its time."""
+    from tests.models.triton.launches import launches  # triton is not installed everywhere
+
     oracle = Oracle(all_cases()[case], tmp_path)
+    monkeypatch.setattr(
+        Decoder, "compute_logits", lambda decoder, x, lora: torch.zeros(len(x), decoder.vocab_size, device=x.device)
+    )
     monkeypatch.setenv("HYBRID_OPS", "torch")
     assert not load(oracle.folder, torch.float32, DEVICE).decoder.can_capture
     monkeypatch.setenv("HYBRID_OPS", "triton")
@@ -395,14 +401,16 @@ def test_a_graph_can_hold_what_is_captured(case: str, tmp_path: Path, monkeypatc
     driver = adapted_driver(loaded.decoder, loaded.model.lora_targets(), decode_graphs=True)
     graphs = driver.runner.graphs
     assert graphs is not None
-    for lora_id in (0, 2):
-        driver.add(str(lora_id), [5], GREEDY, lora_id=lora_id)
-        driver.step({str(lora_id): 1})  # what is kept from the first time on
-        adapted = graphs._graphs[1, True].lora
-        assert adapted is not None and bool((adapted._filled >= 0).any()) == (lora_id != 0)
-        replay = graphs._graphs[1, lora_id != 0].replay
-        with torch.inference_mode(), no_waiting():
-            replay()
+    with launches() as launched:
+        for lora_id in (0, 2):
+            driver.add(str(lora_id), [5], GREEDY, lora_id=lora_id)
+            driver.step({str(lora_id): 1})  # what is kept from the first time on
+            adapted = graphs._graphs[1, True].lora
+            assert adapted is not None and bool((adapted._filled >= 0).any()) == (lora_id != 0)
+            replay = graphs._graphs[1, lora_id != 0].replay
+            with torch.inference_mode(), no_waiting():
+                replay()
+    assert DEVICE.type != "cpu" or {"lora_shrink", "lora_expand"} <= {name for name, _ in launched}
     assert graphs.num_steps == 2
 
 
