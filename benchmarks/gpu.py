@@ -12,9 +12,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -33,9 +34,14 @@ Entry = dict[str, object]
 class Report:
     """What was found, printed at once. Entries of JSON have `part`, `name` and `ok`."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, head: Mapping[str, object], path: Path | None = None) -> None:
+        """path: of the JSON, which has the `head` too; written at once, and again with every entry, as a run may end
+        early. OSError where it cannot be."""
         self.entries: list[Entry] = []
         self._end = perf_counter() + seconds
+        self._head = head
+        self._path = path
+        self._save()
 
     @property
     def failures(self) -> list[Entry]:
@@ -44,6 +50,7 @@ class Report:
     def add(self, part: str, name: str, text: str, ok: bool, **values: object) -> None:
         """Mutates: one more line of the table and entry of JSON."""
         self.entries.append({"part": part, "name": name, "ok": ok, **values})
+        self._save()
         tqdm.write(f"{'ok  ' if ok else 'FAIL'} {part:<9} {name:<40} {text}")
 
     def attempt(self, part: str, name: str, run: Callable[[], None]) -> None:
@@ -57,40 +64,53 @@ class Report:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self.add(part, name, reason[:300], False, error=reason)
 
+    def _save(self) -> None:
+        if self._path is not None:
+            self._path.write_text(json.dumps({**self._head, "entries": self.entries}, indent=1) + "\n")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run all parts. 1 if anything failed or was left out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="tiny sizes, no times; also without a GPU")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=None)
-    parser.add_argument("--only", default="", help="kernels, checkpoints and models whose names contain this")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="2, 3, 4 of the above; default: all")
+    parser.add_argument("--only", default="", help="kernels, models, checkpoints with this in their names: attention")
     parser.add_argument("--seed", type=int, default=None, help="of the inputs; without it new ones every time")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="nothing new begins after so many")
-    parser.add_argument("--json", type=Path, default=None, help="write everything there, too")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="nothing new begins after so many; default: 460")
+    parser.add_argument("--json", type=Path, default=None, help="a file; what is printed is written there, too")
     args = parser.parse_args(arguments)
     on_gpu = torch.cuda.is_available()
     if not (on_gpu or args.short):
-        parser.error("there is no GPU here; --short checks the kernels in Triton's interpreter")
+        seen = "torch sees no GPU here" if torch.version.cuda else f"torch {torch.__version__} is built without CUDA"
+        parser.error(f"{seen}; --short checks the kernels in Triton's interpreter")
     if not on_gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
     device = torch.device("cuda" if on_gpu else "cpu")
     seed = int.from_bytes(os.urandom(4)) if args.seed is None else args.seed
     machine = torch.cuda.get_device_name() if on_gpu else "CPU, interpreted"
-    head = {"device": machine, "date": datetime.now(UTC).isoformat(timespec="minutes"), "torch": torch.__version__}
-    print(f"{machine}, {head['date']}, torch {torch.__version__}, seed {seed}", flush=True)
-    report = Report(args.seconds)
+    head = {
+        "device": machine,
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "torch": torch.__version__,
+        "triton": version("triton"),
+        "seed": seed,
+    }
+    print(f"{machine}, {head['date']}, torch {torch.__version__}, triton {head['triton']}, seed {seed}", flush=True)
+    try:
+        report = Report(args.seconds, head, args.json)
+    except OSError as error:
+        parser.error(f"--json {args.json}: {error.strerror}")
     torch.manual_seed(seed)
     rates = None if args.short else measured_rates(device, report)
-    parts = args.parts or PARTS
     for name, part in (("kernels", run_kernels), ("models", run_models), ("engines", run_engines)):
-        if name in parts:
+        if name in args.parts:
             part(device, rates, args.short, args.only, report)
-            if args.json is not None:
-                args.json.write_text(json.dumps({**head, "seed": seed, "entries": report.entries}, indent=1) + "\n")
+    if not report.entries:
+        parser.error(f"--only {args.only!r} is in no name of {', '.join(args.parts)}")
     print(f"{len(report.entries) - len(report.failures)} of {len(report.entries)} hold", flush=True)
     for entry in report.failures:
         print(f"failed: {entry['part']}, {entry['name']}")
-    return 1 if report.failures or not report.entries else 0
+    return 1 if report.failures else 0
 
 
 def measured_rates(device: torch.device, report: Report) -> "Rates | None":
@@ -125,13 +145,13 @@ def run_kernels(device: torch.device, rates: "Rates | None", short: bool, only: 
     with ops("torch"):  # of references
         for case in tqdm(found, desc="kernels", unit="case", leave=False):
             report.attempt("kernels", case.name, partial(_kernel, case, rates, report))
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
 
 
 def _kernel(case: "Case", rates: "Rates | None", report: Report) -> None:
     from .gpu_case import TOLERANCE, error, seconds
 
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # of the case before; here, as it raises once a kernel has broken the device
     work = case.make()
     found = error(work)
     ok = found < TOLERANCE[case.dtype]
@@ -172,6 +192,7 @@ def run_models(device: torch.device, rates: "Rates | None", short: bool, only: s
     for name in tqdm(names, desc="models", unit="model", leave=False):
 
         def run(name: str = name) -> None:
+            gpu_models.free(device)  # what the model before had
             if short:
                 found = gpu_models.steps(gpu_models.tiny_model(), device, None, (2,), 20, 24, 1, warm_ups=0)
             else:
@@ -186,7 +207,6 @@ def run_models(device: torch.device, rates: "Rates | None", short: bool, only: s
 
         with ops("triton"):
             report.attempt("models", name, run)
-        gpu_models.free(device)
 
 
 if __name__ == "__main__":

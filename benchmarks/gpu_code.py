@@ -174,9 +174,13 @@ def _decodes(rows: int, caches: tuple[Any, ...]) -> DecodeContext:
 def main(arguments: Sequence[str] | None = None) -> int:
     """1 if some launch spills registers in a loop, or needs more shared memory than a program has."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=(*MODELS, TINY), default=MODELS)
-    parser.add_argument("--steps", nargs="+", choices=(*STEPS, *ADAPTERS), default=(*STEPS, *ADAPTERS))
-    parser.add_argument("--arch", nargs="+", type=int, choices=sorted(PROCESSORS), default=[90])
+    every = (*STEPS, *ADAPTERS)
+    models = f"default all of: {', '.join(MODELS)}; '{TINY}' too, which is quick"
+    parser.add_argument("--models", nargs="+", choices=(*MODELS, TINY), default=MODELS, metavar="NAME", help=models)
+    steps = f"default all of: {', '.join(map(repr, every))}; those of LoRA are the first model's alone"
+    parser.add_argument("--steps", nargs="+", choices=every, default=every, metavar="STEP", help=steps)
+    kinds = "compute capability times ten: 80 A100, 89 L4 and RTX 4090, 90 H100 and H200 (default), 100 B200"
+    parser.add_argument("--arch", nargs="+", type=int, choices=sorted(PROCESSORS), default=[90], help=kinds)
     args = parser.parse_args(arguments)
     failures = []
     for arch in args.arch:

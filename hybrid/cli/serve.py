@@ -1,6 +1,7 @@
 """`hybrid serve`: the OpenAI-compatible server. Flags are spelled as vLLM spells them."""
 
 import json
+import logging
 import socket
 import sys
 from typing import Annotated, Any
@@ -178,9 +179,10 @@ def serve(
             raise ValueError(f"lora_modules: {both[0]!r} is the model itself")
         if port:
             _check_address(host, port)  # before minutes of loading
+        logging.basicConfig(format="%(message)s")  # to standard error; uvicorn's loggers have their own
+        logging.getLogger("hybrid").setLevel(logging.INFO)  # how memory is divided, and who computes what
         print(f"loading {model}", file=sys.stderr, flush=True)
         setup = set_up(args)
-        print(setup.limits, file=sys.stderr, flush=True)
         if not skip_server_warmup:
             warm_up(setup)
         print(f"models: {', '.join([*(served_model_name or (model,)), *args.lora_modules])}", file=sys.stderr)

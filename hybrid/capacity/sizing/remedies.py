@@ -33,7 +33,7 @@ def fits(question: Question) -> bool:
 
 def remedies(question: Question) -> tuple[Remedy, ...]:
     """For a question to which `plan` raised NothingFitsError; () where no single change helps."""
-    found = [_memory(question), _context(question), _adapters(question), _devices(question)]
+    found = [each(question) for each in (_memory, _share, _context, _adapters, _devices)]
     return tuple(sorted((r for r in found if r is not None), key=lambda remedy: remedy.factor))
 
 
@@ -61,6 +61,15 @@ def _memory(question: Question) -> Remedy | None:
         if fits(replace(question, hardware=hardware)):
             return Remedy(f"--gpu {hardware.name}", hardware.memory_bytes / there.memory_bytes)
     return None
+
+
+def _share(question: Question) -> Remedy | None:
+    """More of the device's memory, in hundredths."""
+    share = question.gpu_memory_utilization
+    if share is None:
+        return None
+    left = _largest(lambda left: fits(replace(question, gpu_memory_utilization=1 - left / 100)), 0, 100)
+    return None if left is None else Remedy(f"--gpu-memory-utilization {1 - left / 100:.2f}", (1 - left / 100) / share)
 
 
 def _context(question: Question) -> Remedy | None:

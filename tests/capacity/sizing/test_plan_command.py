@@ -56,6 +56,7 @@ def test_a_document_has_integers_and_formulas() -> None:
         ((JAMBA, "--gpu", "h100", "--gpu-memory", "100GB"), "--gpu-memory", ("--tp",)),
         (("tiny", "--gpu", "h100", "--gpu-memory", "1MiB", "--context", "100"), "--gpu-memory", ()),
         ((JAMBA, "--gpu", "h200", "--gpu-memory", "105GiB", "--gpu-memory-utilization", "0.9"), "--gpu-memory", ()),
+        ((JAMBA, "--gpu", "h200", "--gpu-memory-utilization", "0.5"), "--gpu-memory-utilization", ("--tp",)),
         ((GPT_OSS, "--memory", "1GiB", "--weights-dtype", "bfloat16", "--adapters", "3"), "--memory", ("--adapters",)),
     ],
 )
