@@ -33,7 +33,7 @@ from .latest_tokens import LatestTokens
 from .launched import LaunchedStep, LaunchedSteps, RunnerOutput
 from .lora_cache import AdapterSource, LoraCache
 from .row_mirror import UNKNOWN, RowMirror
-from .sampler import GrammarMask, sample
+from .sampler import Chunks, GrammarMask, Sampling, sample
 from .sampling_columns import TokenBias, token_bias
 
 logger = logging.getLogger(__name__)
@@ -159,8 +159,8 @@ class ModelRunner:
         grammar: called once the model has been launched; row id -> bitmask of allowed tokens [ceil(vocab_size / 32)],
         for every row with `needs_grammar` that samples.
         Raises NotImplementedError for drafts of a row with a grammar. The result raises NonFiniteLogits, a
-        FloatingPointError, naming the requests whose logits are not finite; what was launched after such a plan counts
-        for none of its rows.
+        FloatingPointError, naming the requests whose logits are not finite or, of chunks that sample nothing, whose
+        last hidden states; what was launched after such a plan counts for none of its rows.
         """
         make_current(self.device)  # a step may run in another thread than the one before
         mirror = self.mirror
@@ -183,7 +183,7 @@ class ModelRunner:
         self._encode(plan)
         # 4. decoder with snapshots
         if len(plan.rows) == 0:
-            return partial(_nothing_sampled, plan, Download(torch.empty(0, device=self.device)))
+            return partial(_nothing_done, plan, Download(torch.empty(0, device=self.device)))
         lora: LoraBatch | None = None
         drafted: Drafted | None = None
         if self.graphs is not None and self.graphs.serves(plan, mirror):
@@ -205,9 +205,23 @@ class ModelRunner:
             )
             hidden = self._model.forward(batch.context)
             wanted, lora, drafted = batch.logits, batch.context.lora, batch.drafted
-        if len(wanted.rows) == 0:
-            return partial(_nothing_sampled, plan, Download(torch.empty(0, device=self.device)))
         # 5. sampling
+        sampling = self._sample(plan, wanted, hidden, lora, grammar)
+        step = LaunchedStep(plan, sampling, wanted, drafted, mirror, self._chunks(plan, hidden))
+        self._launched.add(step)
+        if step.has_drafts:
+            self._launched.settle()  # how many were accepted, the next plan has to know
+        else:
+            self._latest.put(wanted.rows, sampling.tokens)
+        return partial(self._launched.result, step)
+
+    def _sample(
+        self, plan: StepPlan, wanted: WantedLogits, hidden: torch.Tensor, lora: LoraBatch | None, grammar: Masks | None
+    ) -> Sampling:
+        """Of the plan's rows that sample. May settle steps."""
+        mirror = self.mirror
+        if len(wanted.rows) == 0:
+            return Sampling(torch.empty(0, dtype=torch.int64, device=self.device), wanted.rows, mirror)
         logits = self._model.compute_logits(
             hidden.index_select(0, upload(wanted.tokens, self.device)),
             None if lora is None else lora.select(wanted.tokens),
@@ -216,14 +230,15 @@ class ModelRunner:
         penalised = mirror.sampling.penalised[wanted.rows]
         if (mirror.token_ids[wanted.rows[penalised], wanted.positions[penalised] - 1] == UNKNOWN).any():
             self._launched.settle()  # penalties are for tokens that the host knows
-        sampling = sample(logits, wanted.rows, wanted.positions, mirror, mask)
-        step = LaunchedStep(plan, sampling, wanted, drafted, mirror)
-        self._launched.add(step)
-        if step.has_drafts:
-            self._launched.settle()  # how many were accepted, the next plan has to know
-        else:
-            self._latest.put(wanted.rows, sampling.tokens)
-        return partial(self._launched.result, step)
+        return sample(logits, wanted.rows, wanted.positions, mirror, mask)
+
+    def _chunks(self, plan: StepPlan, hidden: torch.Tensor) -> Chunks | None:
+        """Of the plan's rows that do not sample; None: there are none."""
+        silent = ~plan.samples
+        if not silent.any():
+            return None
+        ends = np.cumsum(plan.num_scheduled_tokens)[silent] - 1
+        return Chunks(hidden.index_select(0, upload(ends, self.device)), plan.rows[silent], self.mirror)
 
     def _capture(self, wanted: bool | None) -> DecodeGraphs | None:
         """See `decode_graphs`. An engine can do without them: where CUDA refuses, a warning says why."""
@@ -266,8 +281,8 @@ class ModelRunner:
         self.num_encoded_images += len(plan.encode)
 
 
-def _nothing_sampled(plan: StepPlan, end: Download) -> RunnerOutput:
-    """Of a plan without a sampling row, once the device has come to its end."""
+def _nothing_done(plan: StepPlan, end: Download) -> RunnerOutput:
+    """Of a plan without rows, once the device has come to its end."""
     end.wait()
     return RunnerOutput(StepResult.one_each(plan.step_id, np.zeros(0, dtype=np.int32)), ())
 
