@@ -74,9 +74,17 @@ def test_the_engine_is_as_new(max_model_len: int, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("blocks", [1, 2, 4, 5])
 def test_pools_may_hold_less_than_a_longest_request(blocks: int, caplog: pytest.LogCaptureFixture) -> None:
-    pools = {"num_full_blocks": blocks, "num_window_blocks": blocks, "num_state_slots": 1}
-    images = {"limit_mm_per_prompt": {"image": 0}}
-    warm_up(set_up(EngineArgs(model="tiny", max_model_len=17, block_size=1, memory="8MiB", **pools, **images)))
+    args = EngineArgs(
+        model="tiny",
+        max_model_len=17,
+        block_size=1,
+        memory="8MiB",
+        num_full_blocks=blocks,
+        num_window_blocks=blocks,
+        num_state_slots=1,
+        limit_mm_per_prompt={"image": 0},
+    )
+    warm_up(set_up(args))
     assert not caplog.records
 
 
