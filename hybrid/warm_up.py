@@ -36,7 +36,7 @@ def warm_up(setup: Setup) -> None:
     A step that fails is only logged; ValueError where the device's memory does not hold one.
     """
     runner, kinds, config = setup.runner, Kinds.of(setup.limits.spec), setup.engine.scheduler.config
-    shapes, says = short_shapes(runner.sizes), "warming up"
+    shapes, says = short_shapes(runner.sizes, kinds), "warming up"
     if runner.device.type != "cpu" or choose(runner.device) == "triton":
         lora_id = LORA_ID if runner.lora is not None else 0
         shapes, says = all_shapes(runner.sizes, kinds, config.max_num_batched_tokens, lora_id), "compiling kernels"

@@ -17,11 +17,15 @@ SHORT = 4  # tokens of a chunk, where nothing depends on shapes
 TAIL = 16  # tokens behind a long context
 
 
-def short_shapes(sizes: PoolSizes) -> list[Shape]:
-    """A chunk, and a token behind it: what is compiled on a CPU depends on no more."""
-    longest = sizes.max_model_len - 1
-    tokens = min(SHORT, longest)
-    return [Shape("prefill", (Row(0, tokens),)), Shape("decode", (Row(min(tokens, longest - 1)),))]
+def short_shapes(sizes: PoolSizes, kinds: Kinds) -> list[Shape]:
+    """A chunk, and a token behind it: what is compiled on a CPU depends on no more. Those that fit the pools."""
+
+    def chunk(tokens: int) -> Shape:
+        return Shape("prefill", (Row(0, tokens),))
+
+    tokens = _most(lambda tokens: fits(chunk(tokens), sizes, kinds), SHORT)
+    shapes = (chunk(tokens), Shape("decode", (Row(tokens),)), Shape("decode", (Row(tokens - 1),)))
+    return [shape for shape in shapes if fits(shape, sizes, kinds)][:2]
 
 
 def all_shapes(sizes: PoolSizes, kinds: Kinds, max_num_batched_tokens: int, lora_id: int = 0) -> list[Shape]:

@@ -72,6 +72,22 @@ def test_the_engine_is_as_new(max_model_len: int, capsys: pytest.CaptureFixture[
     assert "warming up: 100%" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 4, 5])
+def test_pools_may_hold_less_than_a_longest_request(blocks: int, caplog: pytest.LogCaptureFixture) -> None:
+    args = EngineArgs(
+        model="tiny",
+        max_model_len=17,
+        block_size=1,
+        memory="8MiB",
+        num_full_blocks=blocks,
+        num_window_blocks=blocks,
+        num_state_slots=1,
+        limit_mm_per_prompt={"image": 0},
+    )
+    warm_up(set_up(args))
+    assert not caplog.records
+
+
 def test_a_step_that_fails_is_told_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = set_up(EngineArgs(model="tiny", memory="32MiB", num_threads=1))
     monkeypatch.setattr(setup.runner, "execute", raising(RuntimeError("no kernel")))

@@ -34,7 +34,7 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class WantedLogits:
-    """Which hidden states become logits.
+    """Which hidden states become logits, and which are the last of rows that sample nothing.
 
     Logit row k belongs to sampling row owner[k] (plan order) and decides the token at positions[k] of row rows[k]. A
     row with d drafts has 1 + d logit rows, one after the other.
@@ -44,6 +44,8 @@ class WantedLogits:
     rows: Ints  # [num_logits]
     positions: Ints  # [num_logits]
     owner: Ints  # [num_logits]
+    silent_rows: Ints  # [num_silent]
+    silent_ends: Ints  # [num_silent] into the flat batch
 
     @classmethod
     def of(cls, plan: StepPlan, order: Ints) -> "WantedLogits":
@@ -54,9 +56,17 @@ class WantedLogits:
         counts = 1 + plan.num_draft_tokens[sampling]
         owner = np.repeat(np.arange(len(sampling)), counts)
         behind = (np.cumsum(counts) - 1)[owner] - np.arange(len(owner))  # tokens after it in its row
-        last = np.cumsum(plan.num_scheduled_tokens[order])[place[sampling]] - 1
+        last_tokens = np.cumsum(plan.num_scheduled_tokens[order])[place] - 1  # [num_rows] of the plan
+        silent = np.flatnonzero(~plan.samples)
         ends = (plan.num_computed_tokens + plan.num_scheduled_tokens)[sampling]
-        return cls(last[owner] - behind, plan.rows[sampling][owner], ends[owner] - behind, owner)
+        return cls(
+            tokens=last_tokens[sampling][owner] - behind,
+            rows=plan.rows[sampling][owner],
+            positions=ends[owner] - behind,
+            owner=owner,
+            silent_rows=plan.rows[silent],
+            silent_ends=last_tokens[silent],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from hybrid.scheduler.plan import Ints, StepPlan, StepResult
 
 from .batch import Drafted, WantedLogits
 from .row_mirror import RowMirror
-from .sampler import NonFiniteLogits, Sampled, Sampling, TokenLogprobs, accept_drafts
+from .sampler import Chunks, NonFiniteLogits, Sampled, Sampling, TokenLogprobs, accept_drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,21 @@ class RunnerOutput:
 
 
 class LaunchedStep:
-    """Of one plan that samples. Steps are settled in the order of the plans, each once."""
+    """Of one plan with rows. Steps are settled in the order of the plans, each once."""
 
     def __init__(
-        self, plan: StepPlan, sampling: Sampling, wanted: WantedLogits, drafted: Drafted | None, mirror: RowMirror
+        self,
+        plan: StepPlan,
+        sampling: Sampling,
+        wanted: WantedLogits,
+        drafted: Drafted | None,
+        mirror: RowMirror,
+        chunks: Chunks | None = None,
     ) -> None:
         self.plan = plan
         self.settled = False
         self._sampling = sampling
+        self._chunks = chunks
         self._owner = wanted.owner
         self._drafted = drafted
         self._rows: Ints = plan.rows[plan.samples]
@@ -57,6 +64,8 @@ class LaunchedStep:
         try:
             try:
                 sampled = self._sampling.wait(self._void)
+                if self._chunks is not None:
+                    self._chunks.wait(self._void)
             except NonFiniteLogits as error:
                 self._error = error
                 sampled = self._sampling.wait(self._rows.tolist())
@@ -129,8 +138,8 @@ class LaunchedSteps:
 
     @torch.inference_mode()
     def result(self, step: LaunchedStep) -> RunnerOutput:
-        """Waits for the step, and for those before it. Mutates: plans that are made from now on know whether it failed.
-        Raises the error with which it did."""
+        """Waits for the step, and for those before it. Mutates: plans that are made from now on know whether they
+        failed. Raises the error with which the step did."""
         self.settle(step)
         # nor do those before it matter, whose launch or wait was interrupted: nobody will ask for them
         self._failed = [failed for failed in self._failed if failed.plan.step_id > step.plan.step_id]

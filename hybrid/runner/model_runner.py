@@ -33,7 +33,7 @@ from .latest_tokens import LatestTokens
 from .launched import LaunchedStep, LaunchedSteps, RunnerOutput
 from .lora_cache import AdapterSource, LoraCache
 from .row_mirror import UNKNOWN, RowMirror
-from .sampler import GrammarMask, sample
+from .sampler import Chunks, GrammarMask, Sampling, sample
 from .sampling_columns import TokenBias, token_bias
 
 logger = logging.getLogger(__name__)
@@ -159,8 +159,8 @@ class ModelRunner:
         grammar: called once the model has been launched; row id -> bitmask of allowed tokens [ceil(vocab_size / 32)],
         for every row with `needs_grammar` that samples.
         Raises NotImplementedError for drafts of a row with a grammar. The result raises NonFiniteLogits, a
-        FloatingPointError, naming the requests whose logits are not finite; what was launched after such a plan counts
-        for none of its rows.
+        FloatingPointError, naming the requests whose logits are not finite or, of chunks that sample nothing, whose
+        last hidden states; what was launched after such a plan counts for none of its rows.
         """
         make_current(self.device)  # a step may run in another thread than the one before
         mirror = self.mirror
@@ -183,7 +183,7 @@ class ModelRunner:
         self._encode(plan)
         # 4. decoder with snapshots
         if len(plan.rows) == 0:
-            return _nothing_sampled(plan, self.device)
+            return _nothing_done(plan, self.device)
         lora: LoraBatch | None = None
         drafted: Drafted | None = None
         if self.graphs is not None and self.graphs.serves(plan, mirror):
@@ -205,9 +205,28 @@ class ModelRunner:
             )
             hidden = self._model.forward(batch.context)
             wanted, lora, drafted = batch.logits, batch.context.lora, batch.drafted
+        # 5. sampling, last of all: who waits for the tokens waits for nothing more
+        chunks = None
+        if len(wanted.silent_rows):
+            ends = hidden.index_select(0, upload(wanted.silent_ends, self.device))
+            chunks = Chunks(ends, wanted.silent_rows, mirror)
+        sampling = self._sample(plan, wanted, hidden, lora, grammar)
+        has_drafts = bool(plan.num_draft_tokens.any())
+        if not has_drafts:
+            self._latest.put(wanted.rows, sampling.tokens)
+        step = LaunchedStep(plan, sampling, wanted, drafted, mirror, chunks)
+        self._launched.add(step)
+        if has_drafts:
+            self._launched.settle()  # how many were accepted, the next plan has to know
+        return partial(self._launched.result, step)
+
+    def _sample(
+        self, plan: StepPlan, wanted: WantedLogits, hidden: torch.Tensor, lora: LoraBatch | None, grammar: Masks | None
+    ) -> Sampling:
+        """Of the plan's rows that sample. May settle steps."""
+        mirror = self.mirror
         if len(wanted.rows) == 0:
-            return _nothing_sampled(plan, self.device)
-        # 5. sampling
+            return Sampling(torch.empty(0, dtype=torch.int64, device=self.device), wanted.rows, mirror)
         logits = self._model.compute_logits(
             hidden.index_select(0, upload(wanted.tokens, self.device)),
             None if lora is None else lora.select(wanted.tokens),
@@ -216,15 +235,7 @@ class ModelRunner:
         penalised = mirror.sampling.penalised[wanted.rows]
         if (mirror.token_ids[wanted.rows[penalised], wanted.positions[penalised] - 1] == UNKNOWN).any():
             self._launched.settle()  # penalties are for tokens that the host knows
-        sampling = sample(logits, wanted.rows, wanted.positions, mirror, mask)
-        has_drafts = bool(plan.num_draft_tokens.any())
-        if not has_drafts:
-            self._latest.put(wanted.rows, sampling.tokens)
-        step = LaunchedStep(plan, sampling, wanted, drafted, mirror)
-        self._launched.add(step)
-        if has_drafts:
-            self._launched.settle()  # how many were accepted, the next plan has to know
-        return partial(self._launched.result, step)
+        return sample(logits, wanted.rows, wanted.positions, mirror, mask)
 
     def _capture(self, wanted: bool | None) -> DecodeGraphs | None:
         """See `decode_graphs`. An engine can do without them: where CUDA refuses, a warning says why."""
@@ -267,8 +278,8 @@ class ModelRunner:
         self.num_encoded_images += len(plan.encode)
 
 
-def _nothing_sampled(plan: StepPlan, device: torch.device) -> Callable[[], RunnerOutput]:
-    """The result of a plan without a sampling row, once the device has come to its end."""
+def _nothing_done(plan: StepPlan, device: torch.device) -> Callable[[], RunnerOutput]:
+    """The result of a plan without rows, once the device has come to its end."""
     end = Download(torch.empty(0, device=device))
 
     def result() -> RunnerOutput:

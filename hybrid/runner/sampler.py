@@ -86,6 +86,23 @@ class Sampling:
         return Sampled(token_ids, () if self._report is None else self._report.entries(token_ids))
 
 
+class Chunks:
+    """Rows that do not sample. One that is not finite has spoilt keys and values of its chunk, also in front of the
+    token that did it (what attention and scans mask, they multiply with 0), and others may share them."""
+
+    def __init__(self, hidden: torch.Tensor, rows: Ints, mirror: RowMirror) -> None:
+        """hidden [n, hidden_size]: of the last token of each row."""
+        self._finite = Download(torch.isfinite(hidden).all(dim=-1))
+        self._rows = rows
+        self._request_ids = mirror.request_ids[rows]
+
+    def wait(self, void: Collection[int]) -> None:
+        """Waits for the device. Raises NonFiniteLogits for rows that are not `void`."""
+        failed = ~self._finite.wait() & ~np.isin(self._rows, list(void))
+        if failed.any():
+            raise NonFiniteLogits(tuple(self._request_ids[failed].tolist()))
+
+
 def sample(
     logits: torch.Tensor, rows: Ints, positions: Ints, mirror: RowMirror, grammar: GrammarMask | None = None
 ) -> Sampling:

@@ -157,3 +157,37 @@ def test_the_request_to_blame_ends_alone(in_flight: int) -> None:
     assert llm.stats().failed_steps == 1
     llm.engine.scheduler.check()
     assert not llm.engine.is_busy
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_what_is_not_a_number_is_shared_with_nobody(in_flight: int) -> None:
+    """A chunk that samples nothing computes a poisoned token behind a beginning that others have too."""
+    llm = LLM("tiny", memory="32MiB", max_num_seqs=4, max_num_batched_tokens=24, max_plans_in_flight=in_flight)
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    common = prompt_of(20, 0)
+    prompts = [[*common, *prompt_of(30, seed)] for seed in range(1, 4)]
+    expected = llm.generate(prompts, params, use_tqdm=False)
+    llm.reset_prefix_cache()
+    said = {token for output in expected for token in (*output.prompt_token_ids, *output.outputs[0].token_ids)}
+    poison = next(token for token in range(8, 300) if token not in said)
+    model = llm.engine._runner._model  # type: ignore[attr-defined]
+    model._embedding = model._embedding.clone()
+    model._embedding[poison] = torch.nan
+    [bad] = llm.generate([[*common, poison, *prompt_of(30, 9)]], params, use_tqdm=False)
+    assert bad.error is not None and "not finite" in bad.error
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [output.error for output in outputs] == [None] * 3
+    assert [output.outputs[0].token_ids for output in outputs] == [one.outputs[0].token_ids for one in expected]
+    assert llm.stats().failed_steps == 1
+
+
+@pytest.mark.parametrize("order", [("bad", "long", "good"), ("good", "long", "bad"), ("long", "bad", "good")])
+def test_a_chunk_that_is_to_blame_is_found_in_any_order(order: tuple[str, ...]) -> None:
+    driver = new_driver(poison=True)
+    prompts = {"good": prompt_of(6, 0), "long": prompt_of(30, 1), "bad": [POISON, *prompt_of(30, 2)]}
+    for name, prompt in prompts.items():
+        driver.add(name, prompt)
+    launch(driver, {"good": 6, "long": 3})()
+    counts = {"good": 1, "long": 5, "bad": 9}
+    with pytest.raises(NonFiniteLogits, match=r"request bad$"):
+        launch(driver, {name: counts[name] for name in order})()

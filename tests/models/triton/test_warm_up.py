@@ -32,12 +32,13 @@ REQUESTS = 40
 def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """They compute everything; but as they are not run, they leave nothing that could be sampled from."""
     monkeypatch.setenv("HYBRID_OPS", "triton")
-    compute = Decoder.compute_logits
+    compute, forward = Decoder.compute_logits, Decoder.forward
 
     def made(self: Decoder, hidden: torch.Tensor, lora: Any = None) -> torch.Tensor:
         return torch.rand(compute(self, hidden, lora).shape)
 
     monkeypatch.setattr(Decoder, "compute_logits", made)
+    monkeypatch.setattr(Decoder, "forward", lambda self, context: torch.zeros_like(forward(self, context)))
 
 
 def warmed(made: Small, shapes: list[Shape]) -> set[Variant]:
