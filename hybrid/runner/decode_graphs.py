@@ -79,7 +79,7 @@ class DecodeGraphs:
         """Captures all sizes, with adapters twice; with `capture` false, nothing. mrope: ropes know three positions per
         token.
 
-        Raises RuntimeError where CUDA cannot capture.
+        Raises whatever CUDA and the compiler of kernels raise where they cannot.
         """
         self.tables = DeviceTables(mirror, caches, sizes, device)
         self.num_steps = 0  # served since the start

@@ -254,7 +254,7 @@ class ModelRunner:
                 self._model.uses_mrope,
                 self.lora,
             )
-        except RuntimeError as error:
+        except Exception as error:  # also Triton's own, which are no RuntimeErrors
             logger.warning("CUDA graphs cannot be captured, steps run without them: %s", error)
             return None
 
