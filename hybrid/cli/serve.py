@@ -4,6 +4,8 @@ import json
 import logging
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -179,17 +181,30 @@ def serve(
             raise ValueError(f"lora_modules: {both[0]!r} is the model itself")
         if port:
             _check_address(host, port)  # before minutes of loading
-        logging.basicConfig(format="%(message)s")  # to standard error; uvicorn's loggers have their own
-        logging.getLogger("hybrid").setLevel(logging.INFO)  # how memory is divided, and who computes what
         print(f"loading {model}", file=sys.stderr, flush=True)
-        setup = set_up(args)
-        if not skip_server_warmup:
-            warm_up(setup)
+        with _log_on_stderr():
+            setup = set_up(args)
+            if not skip_server_warmup:
+                warm_up(setup)
         print(f"models: {', '.join([*(served_model_name or (model,)), *args.lora_modules])}", file=sys.stderr)
     except ValueError as error:
         complain(error)
         raise typer.Exit(2) from None
     DrainingServer(build_server(setup, args, options), host=host, port=port, shutdown_timeout=shutdown_timeout).run()
+
+
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Inside, what is logged from INFO on is also said: how memory is divided, and who computes what."""
+    logger, handler = logging.getLogger("hybrid"), logging.StreamHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def _json(name: str, value: str) -> Any:
