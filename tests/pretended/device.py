@@ -176,7 +176,8 @@ class PretendedDevice(TorchDispatchMode):
         dtype, copy, stays = dtype or source.dtype, bool(given.get("copy")), isinstance(source, Tensor)
         goes = stays if device is None else is_there(device)
         if not stays and not goes:
-            return source.to(device=device, dtype=dtype, copy=copy)  # type: ignore[no-any-return]
+            kept: torch.Tensor = source.to(device=device, dtype=dtype, copy=copy)
+            return kept
         index = source.device.index if device is None or not goes else device.index
         if stays:
             cast = {"dtype": dtype, "copy": copy}
@@ -186,7 +187,8 @@ class PretendedDevice(TorchDispatchMode):
         free = bool(given.get("non_blocking"))
         if goes:
             made = self._copy(self.wrap(torch.empty_like(source), index), source, free)
-            return self._run(torch.Tensor.to, (made,), {"dtype": dtype}, index, ())  # type: ignore[no-any-return]
+            cast_there: torch.Tensor = self._run(torch.Tensor.to, (made,), {"dtype": dtype}, index, ())
+            return cast_there
         host = torch.empty_like(source.inside)
         return self._copy(self._pin(host) if free else host, source, free)
 
